@@ -1,12 +1,12 @@
-"""Load one or more brokers in turn and print one comparable line for each case.
+"""Loads one or more brokers in turn and prints one comparable line for each case.
 
-  python -m benchmarks.bench                       starts `pybroker serve` on free ports and loads it
-  python -m benchmarks.bench --reference DIR       and the reference broker that DIR's `baseline` script starts
-  python -m benchmarks.bench --target A=pulsar://HOST:PORT[,PID[,DURABILITY]] --target B=...
-                                                   brokers that run already
+    python -m benchmarks.bench                       starts `pybroker serve` on free ports and loads it
+    python -m benchmarks.bench --reference DIR       and the reference broker that DIR's `baseline` script starts
+    python -m benchmarks.bench --target A=pulsar://HOST:PORT[,PID[,DURABILITY]] --target B=...
+                                                     brokers that run already
 
-  python -m benchmarks.bench --only recovery,holes*   cases that kill and restart a separate pybroker; see restarts.py
-  python -m benchmarks.bench --only 'hostile*'        cost of the worst input of each command; see hostile.py
+    python -m benchmarks.bench --only recovery,holes*   cases that kill and restart a separate pybroker; see restarts.py
+    python -m benchmarks.bench --only 'hostile*'        cost of the worst input of each command; see hostile.py
 
 Several brokers are loaded alternately (A B A B ...); ratios are relative to the last one. broker_cpu_us and
 client_cpu_us are CPU microseconds per message of all threads; they need the broker's PID.
@@ -87,7 +87,7 @@ def restart_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) ->
 
 
 def hostile_cases(chosen: list[str], options: argparse.Namespace, runs: Runs) -> int:
-    """Run the worst inputs against one new pybroker. Return the number of failures."""
+    """Send the worst inputs to one new pybroker. Return the number of failures."""
     if not chosen:
         return 0
     failures = 0

@@ -2,8 +2,8 @@
 
     python -m benchmarks.bookkeeper_client --seconds 3 --repeat 3 --java
 
-Prints CPU microseconds of this process per entry, and entries per second, which depend on the load of the machine. `--java`
-measures the Java client, too: the CPU time of its process, after a warm-up.
+Prints CPU microseconds of this process per entry, and entries per second. `--java` measures the process of the Java
+client, too, after a warm-up.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ SHAPES = (Quorums(1, 1, 1), Quorums(3, 2, 2))
 
 
 class Load:
-    """A load of `outstanding` appends in flight until the time is over."""
-
     def __init__(self, outstanding: int, seconds: float) -> None:
         self.outstanding = outstanding
         self.end_s = time.perf_counter() + seconds

@@ -52,7 +52,7 @@ def parse_target(text: str) -> Broker:
     name, _, rest = text.partition("=")
     url, *more = rest.split(",")
     if not name or not url.startswith("pulsar://"):
-        raise ValueError(f"not NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]: {text}")
+        raise ValueError(f"the target {text} is invalid: use NAME=pulsar://HOST:PORT[,PID[,DURABILITY]]")
     return Broker(name, url, pid=int(more[0]) if more else None, durability=more[1] if len(more) > 1 else "unknown")
 
 
@@ -61,9 +61,8 @@ def durability_name(journal_sync_data: bool) -> str:
 
 
 class PybrokerProcess:
-    """A `pybroker serve` on free ports with its own data directory, which can be killed and restarted.
-
-    `stop` must be called. The data directory survives `kill`.
+    """A `pybroker serve` on free ports with its own data directory, which can be killed and restarted. `stop` must be
+    called.
     """
 
     def __init__(
@@ -114,7 +113,9 @@ class PybrokerProcess:
 def own_pybroker(
     journal_sync_data: bool = True, settings: Mapping[str, str] | None = None, command: str | None = None
 ) -> Iterator[PybrokerProcess]:
-    """Yield a broker that is not started yet; stop and remove it at the end. `command`: of another installation."""
+    """Yield a broker that is not started yet; stop and remove it at the end. `command` is the `pybroker` command of
+    another installation.
+    """
     with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
         process = PybrokerProcess(pathlib.Path(directory), journal_sync_data, settings, command)
         try:
@@ -157,10 +158,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def started_reference(
     directory: pathlib.Path, journal_sync_data: bool = True, settings: Mapping[str, str] | None = None
 ) -> Iterator[Broker]:
-    """Start the reference broker with the `baseline` script of `directory`, on free ports.
-
-    Its state is in a temporary directory that uses the resolved jars, so other instances on this machine are not
-    affected.
+    """Start the reference broker with the `baseline` script of `directory`, on free ports and with a temporary
+    directory for its state.
     """
     script = directory.resolve() / "baseline"
     resolved = pathlib.Path(os.environ.get("PULSAR_BASELINE_HOME", pathlib.Path.home() / ".cache/pulsar-baseline"))

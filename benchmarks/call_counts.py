@@ -3,10 +3,9 @@
     python -m benchmarks.call_counts               prints the counts beside the stored ones
     python -m benchmarks.call_counts --functions   also prints the functions that are called, by count
 
-The broker runs in this process with a local store in a temporary directory, real sockets, and the loop of `pybroker
-serve`; a thread is the client. Calls of built-in functions and of the
-standard library do not count, except creations of named tuples. Counts depend on the interpreter, not on the
-machine's speed, so the stored counts are exact to within a few calls.
+The broker runs in this process with a local store in a temporary directory and real sockets; a thread is the client.
+Calls of the standard library do not count, except creations of named tuples. Counts depend on the interpreter, not on
+the machine's speed.
 """
 
 from __future__ import annotations
@@ -59,8 +58,6 @@ def _is_counted(file_name: str) -> bool:
 
 
 class BlockingClient:
-    """One connection with one producer and one consumer."""
-
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._walker = FrameWalker()
@@ -102,8 +99,8 @@ class BlockingClient:
 
 
 async def counted(counter: CallCounter, action: Callable[[], None]) -> Counter[CodeType]:
-    """Run `action` REPEATS times, and return the calls of the repeat with the fewest calls, because timers of the
-    broker run in some repeats.
+    """Run `action` REPEATS times, and return the calls of the repetition with the fewest calls, because timers of the
+    broker run in some repetitions.
     """
     await asyncio.to_thread(action)
     found: list[Counter[CodeType]] = []

@@ -1,7 +1,6 @@
 """The load cases. Each returns named figures in print order.
 
-Every case uses a new topic, warms up before it measures, and drains before it ends. Figures are the difference of two
-snapshots of the broker's process.
+Every case uses a new topic, warms up before it measures, and waits for outstanding responses before it ends.
 """
 
 import multiprocessing
@@ -29,15 +28,13 @@ STUCK_KEY_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """Durations and message counts of the load cases."""
-
     measure_s: float = 8.0
     backlog_messages: int = 200_000
     paced_messages_per_s: int = 1000
 
 
 class Meter:
-    """CPU and memory that broker and client used between `__init__` and `figures`."""
+    """The CPU time and memory that broker and client use from its creation to `figures`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -108,7 +105,7 @@ def stop(publisher: load.Publisher) -> None:
 
 
 def pubsub(broker: Broker, settings: Settings, sub_type: "pb.CommandSubscribe.SubType", consumers: int) -> Figures:
-    """Measure one producer with consumers; a message counts on arrival."""
+    """Measure one producer with consumers. A message counts when it arrives."""
     topic, size_bytes = new_topic(), 1024
     subscriber = open_subscriber(broker, topic, sub_type, consumers)
     publisher = open_publisher(broker, topic, size_bytes, WINDOW_MESSAGES)
@@ -127,7 +124,7 @@ def pubsub(broker: Broker, settings: Settings, sub_type: "pb.CommandSubscribe.Su
 
 
 def sync_latency(broker: Broker, settings: Settings) -> Figures:
-    """Measure latency with one message at a time, sent after the receipt of the previous one."""
+    """Measure the latency of single messages, each sent after the receipt of the previous one."""
     size_bytes = 1024
     publisher = open_publisher(broker, new_topic(), size_bytes, window=1)
     one_at_a_time(publisher, LEAD_IN_S)
@@ -152,10 +149,8 @@ def one_at_a_time(publisher: load.Publisher, seconds: float) -> list[float]:
 
 
 def paced(publisher: load.Publisher, seconds: float, interval_s: float) -> list[float]:
-    """Send a message every `interval_s`, independently of receipts. Return the milliseconds from each due time to the
-    receipt.
-
-    Because latency counts from the due time, a stall shows in every message that it delays.
+    """Send a message every `interval_s` seconds, independently of receipts. Return the milliseconds from each due time
+    to the receipt, so that a stall counts in every message that it delays.
     """
     latencies_ms: list[float] = []
     count, base = int(seconds / interval_s), publisher.receipted_entries
@@ -209,7 +204,7 @@ def catch_up(broker: Broker, settings: Settings, batch: int = 1) -> Figures:
 
 
 def latency_under_flood(broker: Broker, settings: Settings) -> Figures:
-    """Measure a paced producer's latency while another process floods one topic and catches up on another."""
+    """Measure a paced producer's latency while another process floods one topic and reads the backlog of another."""
     topic = new_topic()
     fill(broker, topic, settings.backlog_messages)
     context = multiprocessing.get_context("spawn")

@@ -1,6 +1,6 @@
 """Cost of a message in the broker from publish to acknowledgement, in memory, without sockets and disks.
 
-    python -m benchmarks.delivery_walk          one JSON object: processor microseconds per publish and per acknowledgement
+    python -m benchmarks.delivery_walk          one JSON object: CPU microseconds per publish and per acknowledgement
 
 To compare two source trees, alternate runs with `PYTHONPATH=TREE/src`.
 """

@@ -1,4 +1,4 @@
-"""Load from one client on a shared broker, each kind in its own process; used by `fairness`.
+"""Loads (disturbances) that one client puts on a shared broker, each in its own process; used by `fairness`.
 
 A disturbance is prepared once for each broker. It then runs in windows, until its pipe receives a message or its work
 is done, and returns its throughput: megabytes, pages or compactions per second.
@@ -34,15 +34,13 @@ LESS_URGENT = 5
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the disturbances."""
-
     backlog_mb: int
     topics: int
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Setup for a number of windows. `held`: connections to keep open."""
+    """Setup for a number of windows. `held` are connections to keep open."""
 
     broker: Broker
     sizes: Sizes
@@ -52,8 +50,6 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Window:
-    """The parameters of one window; `number`: the number of the round."""
-
     broker: Broker
     sizes: Sizes
     number: int
@@ -82,7 +78,6 @@ def flood(window: Window, size_bytes: int, batch: int) -> float:
 
 
 def fill_backlog(prepared: Preparation) -> None:
-    """Publish the backlog to one topic with a subscription."""
     link = load.Link(prepared.broker.service_url)
     link.subscribe(_backlog_topic(), "keeps", pb.CommandSubscribe.Exclusive, 1)
     link.close()
@@ -93,7 +88,7 @@ def fill_backlog(prepared: Preparation) -> None:
 
 
 def catch_up(window: Window) -> float:
-    """Read the backlog by one subscription after the other, as fast as possible. Return megabytes per second."""
+    """Read the backlog by one subscription after the other. Return megabytes per second."""
     messages = window.sizes.backlog_mb * 1024 // BACKLOG_BATCH * BACKLOG_BATCH
     started_s, received = time.monotonic(), 0
     while not window.pipe.poll():
@@ -111,7 +106,6 @@ def catch_up(window: Window) -> float:
 
 
 def load_topics(prepared: Preparation) -> None:
-    """Create topics, each with a producer that keeps it loaded."""
     for first in range(0, prepared.sizes.topics, TOPICS_OF_A_CONNECTION):
         link = load.Link(prepared.broker.service_url)
         prepared.held.append(link)
@@ -147,7 +141,7 @@ def fill_compacted(prepared: Preparation) -> None:
 
 
 def compact(window: Window) -> float:
-    """Run one compaction to its end. Returns megabytes of messages per second."""
+    """Run one compaction. Return megabytes of messages per second."""
     url = f"{window.broker.http_url}/admin/v2/{_compacted_topic(window.number).replace('://', '/')}/compaction"
     started_s = time.monotonic()
     urllib.request.urlopen(urllib.request.Request(url, method="PUT")).close()

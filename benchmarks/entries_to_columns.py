@@ -2,8 +2,7 @@
 
     .venv/bin/python -m benchmarks.entries_to_columns [--rows 50000] [--value-bytes 1024] [--rounds 5]
 
-One process, no broker. Rounds of the techniques alternate, and the best of each counts, in processor time of the
-process. Decodes the default columns and the value.
+One process, no broker. Rounds of the techniques alternate, and the best of each counts, in CPU time.
 """
 
 from __future__ import annotations
@@ -78,9 +77,7 @@ def by_scanner(scanner: Scanner) -> Callable[[EntryRun], int]:
 
 
 def by_protobuf(run: EntryRun) -> int:
-    """Decode with a protobuf object for each message, as the simplest implementation would. Return the number of
-    messages.
-    """
+    """Decode with a protobuf object for each message. Return the number of messages."""
     lists: list[list[object]] = [[] for _ in COLUMNS]
     view = memoryview(run.data)
     for number, (start, length) in enumerate(zip(run.starts.tolist(), run.lengths.tolist(), strict=True)):

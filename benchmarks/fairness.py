@@ -1,9 +1,9 @@
 """Latency of steady publishers while one client uses as much of the broker as it can: `python -m benchmarks.fairness`.
 
 Steady publishers (several connections and topics, single messages of 1 KiB at a fixed rate) run alone, and during each
-disturbance: a flood by one producer (1 KiB in batches of 50; 64 KiB), a subscription that catches up over a large
-backlog, a metrics scrape of many topics every second, a compaction. With `--before PATH` (the `pybroker` command of
-another installation) both brokers are measured in alternating windows.
+disturbance: a flood by one producer, a subscription that reads a large backlog, a metrics scrape of many topics every
+second, a compaction. With `--before PATH` (the `pybroker` command of another installation) both brokers are measured in
+alternating windows.
 
 Prints one line per disturbance and broker: milliseconds from the due time to the receipt, alone and during the
 disturbance, and their ratio; medians over the rounds.
@@ -29,8 +29,6 @@ STOP_TIMEOUT_S = 240.0
 
 
 class Side:
-    """One broker with its steady publishers and results."""
-
     def __init__(self, name: str, broker: Broker, asked: argparse.Namespace) -> None:
         self.name = name
         self.broker = broker

@@ -1,9 +1,7 @@
 """Resident memory per connection, topic, subscription and producer, and for a backlog.
 
 `python -m benchmarks.footprint --count 5000`. Each line adds that many objects of one kind and prints the resident
-memory per object. Then everything is removed, and the backlog is measured in a restarted broker.
-
-All sockets are on 127.0.0.1. Linux only: memory is read from /proc.
+memory per object. The backlog is then measured in a restarted broker. Linux only.
 """
 
 import argparse
@@ -26,7 +24,7 @@ def topic_name(number: int) -> str:
 
 
 def resident_mb(broker: Broker) -> int:
-    """Wait until work in progress has ended, then return the broker's resident memory in MB."""
+    """Return the broker's resident memory in MB, after work in progress has ended."""
     time.sleep(SETTLE_S)
     return broker.rss_mb() or 0
 

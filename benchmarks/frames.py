@@ -1,13 +1,12 @@
 """Frames that are encoded once and sent many times. Pure.
 
-Encodes SEND, FLOW and ACK, and splits received bytes into frames. Other commands use protobuf. Invariant: every frame
-is one that an official client could send: checksums are correct, and sequence ids increase by one per message.
+Encodes SEND, FLOW and ACK, and splits received bytes into frames. Invariant: an official client could send every frame:
+checksums are correct, and sequence ids increase by one per message.
 
     SEND frame = total(4) command_size(4) BaseCommand 0x0e01 crc32c(4) metadata_size(4) MessageMetadata payload
 
 The sequence id precedes the checksummed part, so a block of frames that differ only in that id is encoded once. Ids
-start where their varint has four bytes, so all frames are equally long, and the next block needs only eight slice
-assignments.
+start where their varint has four bytes, so all frames are equally long.
 """
 
 import struct
@@ -75,8 +74,8 @@ def batch_tail(producer_name: str, payload: bytes, messages_per_batch: int) -> b
 class SendBlock:
     """`frame_count` SEND frames with increasing sequence ids, in one buffer that is updated in place.
 
-    Owned by one producer driver. Invariant: all frames have `frame_bytes` bytes; frame i has the sequence id
-    `first_sequence_id + i * messages_per_entry`.
+    Invariant: all frames have `frame_bytes` bytes; frame i has the sequence id `first_sequence_id + i *
+    messages_per_entry`.
     """
 
     def __init__(self, producer_id: int, tail: bytes, frame_count: int, messages_per_entry: int = 1) -> None:
@@ -121,7 +120,7 @@ class SendBlock:
 
 
 class FrameWalker:
-    """Splits received bytes into frames without decoding them. For one connection.
+    """Splits received bytes of one connection into frames without decoding them.
 
     Invariant: `buffer[:filled]` starts at a frame boundary between calls of `frames`.
     """
@@ -159,7 +158,6 @@ class FrameWalker:
         self.filled = rest
 
     def decode(self, start: int) -> pb.BaseCommand:
-        """Decode a command outside of the hot path."""
         size = int.from_bytes(self.buffer[start - 4 : start], "big")
         return pb.BaseCommand.FromString(bytes(self.buffer[start : start + size]))
 

@@ -1,8 +1,4 @@
-"""Acknowledges every other entry of subscriptions, and checks which entries are delivered again after a restart.
-
-Invariant: entries 1, 3, 5, ... of the topic's only ledger are acknowledged with a receipt; entries 0, 2, 4, ... are
-not.
-"""
+"""Acknowledges every other entry of subscriptions, and checks which entries are delivered again after a restart."""
 
 from benchmarks import cases, load
 from benchmarks.brokers import Broker
@@ -25,7 +21,9 @@ def publish(broker: Broker, topic: str, entries: int) -> int:
     publisher.link.close()
     last = publisher.last_receipt.message_id
     if last.entryId != entries - 1:
-        raise load.LoadError(f"{entries} entries in one ledger were wanted, the last is {last.ledgerId}:{last.entryId}")
+        raise load.LoadError(
+            f"{entries} entries in one ledger were expected, but the last one is {last.ledgerId}:{last.entryId}"
+        )
     return int(last.ledgerId)
 
 
@@ -36,7 +34,9 @@ def open_subscription(broker: Broker, topic: str, number: int, sub_type: "pb.Com
 
 
 def make(broker: Broker, topic: str, subscriptions: int, holes: int) -> None:
-    """Publish, subscribe, and acknowledge `holes` entries per subscription. Return when everything is durable."""
+    """Publish, subscribe, and acknowledge `holes` entries per subscription: the entries 1, 3, 5, ... of the topic's
+    only ledger. Everything is durable on return.
+    """
     links = [open_subscription(broker, topic, number, pb.CommandSubscribe.Shared) for number in range(subscriptions)]
     ledger_id = publish(broker, topic, 2 * holes)
     for link in links:
@@ -47,7 +47,7 @@ def make(broker: Broker, topic: str, subscriptions: int, holes: int) -> None:
 
 
 def check(broker: Broker, topic: str, number: int, holes: int) -> None:
-    """Receive the rest of the subscription. Raises LoadError unless it is exactly the unacknowledged entries."""
+    """Receive the backlog of the subscription. Raises LoadError unless it is exactly the unacknowledged entries."""
     witness = load.Witness(open_subscription(broker, topic, number, pb.CommandSubscribe.Exclusive))
     load.run([witness], lambda: witness.received >= holes, LOAD_TIMEOUT_S)
     witness.note_rest()
@@ -55,7 +55,7 @@ def check(broker: Broker, topic: str, number: int, holes: int) -> None:
     found = [entry_id for _, entry_id in witness.positions]
     if found != list(range(0, 2 * holes, 2)):
         wrong = next(entry_id for due, entry_id in zip(range(0, 2 * holes, 2), found, strict=False) if entry_id != due)
-        raise load.LoadError(f"{subscription_name(number)}: entry {wrong} is not what should come next")
+        raise load.LoadError(f"{subscription_name(number)}: entry {wrong} was delivered out of order")
 
 
 def first_entry(broker: Broker, topic: str, number: int) -> None:

@@ -1,8 +1,7 @@
 """Cost of the worst inputs: CPU per megabyte at two sizes, and how long they block the event loop.
 
 An *attack* is the worst input of a command or route that any client may send (`hostile_commands.py`,
-`hostile_http.py`). It is sent at two sizes: if the cost per megabyte is equal, the work is linear in the input (`ratio`
-is 1).
+`hostile_http.py`). It is sent at two sizes: if the cost per megabyte is equal, the work is linear in the input.
 
     small_kb, large_kb     bytes that were sent at one time
     cpu_s_mb, large_...    CPU seconds of the broker per megabyte sent, at each size
@@ -36,7 +35,7 @@ Fire = Callable[[], int]
 
 @dataclass(frozen=True)
 class Attack:
-    """`ready` prepares the attack with an input of the given size, and cleans up when its context ends."""
+    """One attack. `ready` prepares an input of the given size, and cleans up when its context ends."""
 
     small_bytes: int
     large_bytes: int
@@ -74,7 +73,9 @@ def _cost(attack: Attack, broker: Broker, size_bytes: int) -> tuple[float, float
 
 
 def _held(attack: Attack, broker: Broker) -> tuple[float, float]:
-    """Return the maximum CPU time of the loop, and the maximum time, from another client's PING to its PONG, in ms."""
+    """Return the maximum CPU time of the event loop, and the maximum time, from another client's PING to its PONG, in
+    ms.
+    """
     with attack.ready(broker, attack.large_bytes) as fire, probing(broker) as probe:
         for _ in range(ROUNDS):
             fire()
@@ -110,7 +111,6 @@ class Probe:
             self.held_ms = max(self.held_ms, (self._loop_cpu_ns() - cpu_ns) / 1e6)
 
     def _loop_cpu_ns(self) -> int:
-        """Return the CPU time of the event loop's thread, which excludes other processes."""
         return int(self._loop_clock.read_text().split()[0])
 
 

@@ -1,4 +1,4 @@
-"""The worst inputs of the binary protocol's commands, for `hostile.py`: well-formed frames that any client may send."""
+"""The worst inputs of the binary protocol's commands, for `hostile.py`: valid frames that any client may send."""
 
 import time
 import urllib.request
@@ -47,7 +47,7 @@ def _consumer(
 
 @contextmanager
 def metadata_of_many_fields(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """Attack with a message that has metadata full of fields, is dispatched by key, and acknowledged."""
+    """Attack with a message whose metadata has many fields; the message is dispatched by key, and acknowledged."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=1)
     fields = pb.MessageMetadata(properties=[pb.KeyValue(key="", value="")]).SerializePartialToString()
     metadata.MergeFromString(fields * (size_bytes // len(fields)))
@@ -74,7 +74,7 @@ def _schema(topic: str, size_bytes: int) -> dict[str, Any]:
 
 @contextmanager
 def ack_of_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """Attack with one ACK of a batch, with an ack set as long as the frame."""
+    """Attack with one ACK of a batch, whose ack set fills the frame."""
     with _consumer(broker) as (link, at):
         words = [1] * (size_bytes // _WORD_BYTES)
         message_id = pb.MessageIdData(ledgerId=at.ledgerId, entryId=at.entryId, ack_set=words, batch_size=100)
@@ -85,7 +85,7 @@ def ack_of_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def seek_to_an_ack_set(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """Attack with a SEEK into a batch, with an ack set as long as the frame."""
+    """Attack with a SEEK into a batch, whose ack set fills the frame."""
     topic = cases.new_topic()
     with _consumer(broker, topic=topic) as (link, at):
         words = [1] * (size_bytes // _WORD_BYTES)
@@ -129,7 +129,7 @@ def redelivery_of_many_ids(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def compaction_of_a_bomb(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """Attack with a batch of empty messages with extreme compression, `size_bytes` when uncompressed, and a compaction."""
+    """Attack with a compaction of a highly compressed batch of empty messages, which has `size_bytes` uncompressed."""
     assert broker.http_url is not None
     topic = cases.new_topic()
     count = size_bytes // 6

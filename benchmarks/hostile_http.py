@@ -1,7 +1,7 @@
 """The worst inputs of HTTP routes, for `hostile.py`: requests that any client may send, and fragmented heads and
 bodies.
 
-Routes of one kind cost the same, so one route represents all routes that read the same kind of document.
+Routes that read the same kind of document cost the same, so one route represents all of them.
 """
 
 import contextlib
@@ -30,9 +30,7 @@ def _connected(broker: Broker) -> http.client.HTTPConnection:
 def _ask(
     connection: http.client.HTTPConnection, method: str, path: str, body: bytes, headers: dict[str, str] | None = None
 ) -> int:
-    """Send a request and read any response, after which the connection may be closed. Returns the request's size in
-    bytes.
-    """
+    """Send a request and read any response. Return the request's size in bytes."""
     connection.request(method, path, body, {"Content-Type": "application/json", **(headers or {})})
     with connection.getresponse() as answer:
         answer.read()
@@ -76,7 +74,7 @@ def _many(method: str, path: str, headers: dict[str, str] | None = None) -> Read
 
 @contextmanager
 def _header_lines(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """Attack with a request head of many short lines; a head that is too large is refused."""
+    """Attack with a request head of many short lines."""
     headers = {f"h{index}": "" for index in range(size_bytes // 8)}
     with contextlib.closing(_connected(broker)) as connection:
 
@@ -108,7 +106,7 @@ def _small_chunks(broker: Broker, size_bytes: int) -> Iterator[Fire]:
 
 @contextmanager
 def _examine(broker: Broker, size_bytes: int) -> Iterator[Fire]:
-    """Attack by a view of a message that is large when uncompressed. The size is the response's."""
+    """Attack by a view of a highly compressed message. The size is that of the response."""
     topic = cases.new_topic()
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
     metadata.compression, metadata.uncompressed_size = pb.ZLIB, size_bytes

@@ -2,8 +2,7 @@
 
     python -m benchmarks.hundred_tests [--pulsar-url URL --pulsar-admin-url URL]
 
-Each test publishes and receives a message on its own topic. The start of the embedded broker and of pytest counts;
-the real broker is already running.
+Each test publishes and receives a message on its own topic. The start of the embedded broker and of pytest counts.
 """
 
 import os

@@ -2,7 +2,7 @@
 `tests.support.iceberg_spark`.
 
 `iceberg_writer.py JARS DIRECTORY`, then a line `TABLE FILE` on stdin for each table, answered with a line `SECONDS
-number of ROWS`. The catalog is of the same kind as in `lake`: SQL on SQLite; format 2, zstd level 1 as in Arrow.
+number of ROWS`.
 """
 
 import sys

@@ -1,10 +1,9 @@
 """Throughput of `lake`, compared with Spark writing the same rows: `python -m benchmarks.lake --rows 500000`.
 
 One broker in its own process, one topic of 1 KiB messages in batches. First, each into a new table: the pipeline with
-each format from segment files, and from the bulk endpoint. Then, alternating with the pipeline: Spark 4.1 with the
-Iceberg jar, if available, writing the same Iceberg table (local[2]; format 2, zstd level 1, a catalog on SQLite) from
-the same rows in uncompressed Parquet; and Spark's Parquet writer (zstd). Each figure is the median of `--rounds`.
-Only figures of one run are comparable.
+each format from segment files, and from the bulk endpoint. Then, alternating with the pipeline: Spark with the Iceberg
+jar, if available, writing the same table from the same rows in uncompressed Parquet; and Spark's Parquet writer. Each
+figure is the median of `--rounds`. Only figures of one run are comparable.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SETTINGS = {"brokerDeleteInactiveTopicsEnabled": "false"}
 
 
 def publish(url: str, rows: int) -> None:
-    """Publish values with half random content, so that they compress partly."""
+    """Publish messages whose values compress by about half."""
     import pulsar  # noqa: PLC0415
 
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
@@ -104,7 +103,7 @@ def spark_writes_parquet(rows: Path, target: Path, rounds: int) -> list[float]:
 
 
 class IcebergSpark:
-    """Spark with the Iceberg jar in its own process; the first table is the warm-up."""
+    """Spark with the Iceberg jar in its own process. The first table is the warm-up."""
 
     def __init__(self, directory: Path) -> None:
         python, jars = iceberg_spark()
@@ -200,7 +199,6 @@ def lay_out(table: Path, target: Path) -> None:
 def compare_with_iceberg_spark(
     directory: Path, rows: Path, options: argparse.Namespace, lake: Callable[[int], float]
 ) -> None:
-    """Alternate the pipeline and Spark, each into new tables."""
     try:
         spark = IcebergSpark(directory)
     except NoIcebergSpark as error:

@@ -1,7 +1,7 @@
-"""Drivers of one connection each, for a producer or some consumers, all run by one small readiness loop.
+"""Drivers of one connection each, for a producer or some consumers, all run by one small event loop.
 
-Invariant: a driver does no work for each message except splitting its frame; every receipt is counted, and the last
-of each read is checked against the expected sequence id. `cases.py` decides what to measure.
+Invariant: a driver does no work for each message except splitting its frame; every receipt is counted, and the last of
+each read is checked against the expected sequence id.
 """
 
 import select
@@ -39,7 +39,7 @@ class Link:
         self._receive(pb.BaseCommand.CONNECTED)
 
     def look_up(self, topic: str) -> None:
-        """Look up partitions and owner, as clients do first; brokers may require it."""
+        """Look up partitions and owner of a topic, as clients do."""
         request_id = self.next_request_id()
         metadata = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
         self._send(pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA, partitionMetadata=metadata))
@@ -96,10 +96,7 @@ class Link:
         self._receive(pb.BaseCommand.PONG)
 
     def exchange(self, data: bytes, answers: int) -> list[pb.BaseCommand]:
-        """Send bytes and return the given number of responses, or fewer if the broker closes the connection.
-
-        A PING of the broker is answered and not counted.
-        """
+        """Send bytes and return the given number of responses, or fewer if the broker closes the connection."""
         found: list[pb.BaseCommand] = []
         try:
             self.socket.sendall(data)
@@ -178,7 +175,7 @@ class Driver(ABC):
         """Send pending data. Return False if the socket is full."""
 
     def take_other(self, command_type: int, start: int) -> None:
-        """Handle other frames: answer a PING, refuse the rest."""
+        """Answer a PING. Any other command is an error."""
         if command_type != frames.PING:
             raise LoadError(f"unexpected: {self.link.walker.decode(start)}")
         self._out += frames.PONG
@@ -217,7 +214,6 @@ class Publisher(Driver):
         return self._blocks_done * self.block.frame_count + -(-self._position // self.block.frame_bytes)
 
     def limit_to(self, entries: int) -> None:
-        """Send at most `entries` in total."""
         self._limit = entries
 
     def finished(self) -> bool:
@@ -280,7 +276,7 @@ class Publisher(Driver):
 
 
 class Subscriber(Driver):
-    """Consumers of one connection: grant permits like a client's receiver queue, and acknowledge in groups.
+    """The consumers of one connection: send permits like a client's receiver queue, and acknowledge in groups.
 
     A permit is valid for one message, so an entry uses `messages_per_entry` permits.
     """
@@ -335,7 +331,6 @@ class Witness(Subscriber):
         self.positions: list[tuple[int, int]] = []
 
     def note_rest(self) -> None:
-        """Record the positions of an incomplete group."""
         self._taken(1)
 
     def _taken(self, consumer_id: int) -> None:
@@ -346,7 +341,7 @@ class Witness(Subscriber):
 
 
 def run(drivers: list[Driver], until: Callable[[], bool], timeout_s: float) -> None:
-    """Run the loop until `until()` is true, which is checked in every iteration."""
+    """Run the loop until `until()` is true."""
     deadline_s = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
         interest = {}
@@ -366,4 +361,4 @@ def run(drivers: list[Driver], until: Callable[[], bool], timeout_s: float) -> N
                     key.data.read()
                 ready.append(key.data)
             if time.monotonic() > deadline_s:
-                raise LoadError(f"not done after {timeout_s} s")
+                raise LoadError(f"the load did not complete within {timeout_s} s")

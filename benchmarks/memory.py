@@ -1,12 +1,9 @@
-"""Maximum memory of a broker when many subscriptions catch up at once, and their throughput.
+"""Maximum memory of a broker when many subscriptions read their backlogs at once, and their throughput. Linux only.
 
 `python -m benchmarks.memory --topics 8 --subscriptions 6 --backlog-mb 2048`. A backlog is published, and the broker is
 restarted. Then every subscription starts to read at the same moment on its own connection. Optional load in parallel:
-readers of the same backlog, producers, consumers that do not read from their sockets, and scrapes of `/metrics` that
-are not read. Prints maximum resident memory (VmHWM), resident memory before reading, seconds, and megabytes per second.
-Every subscription must receive everything; a refused or disconnected producer ends the run.
-
-All sockets are on 127.0.0.1. Linux only: memory is read from /proc.
+readers of the same backlog, producers, consumers that do not read from their sockets, and unread scrapes of `/metrics`.
+Prints maximum resident memory (VmHWM), resident memory before reading, seconds, and megabytes per second.
 """
 
 import argparse
@@ -43,7 +40,7 @@ def topic_name(number: int) -> str:
 
 
 def highest_mb(pid: int) -> int:
-    """Return VmHWM of the process, the maximum resident memory, in MB."""
+    """Return the maximum resident memory of a process (VmHWM) in MB."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+)", status)
     assert found is not None
@@ -51,7 +48,7 @@ def highest_mb(pid: int) -> int:
 
 
 def fill(broker: Broker, asked: argparse.Namespace) -> int:
-    """Publish the backlog of all subscriptions. Return the messages of each topic."""
+    """Publish the backlog of all subscriptions. Return the number of messages of each topic."""
     messages: int = asked.backlog_mb * (1 << 20) // asked.topics // asked.message_bytes // asked.batch * asked.batch
     stalled = [f"stalled-{number}" for number in range(asked.stalled)]
     for topic in map(topic_name, range(asked.topics)):
@@ -78,7 +75,7 @@ def scrape(broker: Broker) -> socket.socket:
 
 
 def catch_up(broker: Broker, asked: argparse.Namespace, messages: int) -> dict[str, float]:
-    """Let all subscriptions read everything. Return the figures."""
+    """Let all subscriptions read their backlogs. Return the figures."""
     before_mb = broker.rss_mb() or 0
     subscribers = []
     for topic in map(topic_name, range(asked.topics)):

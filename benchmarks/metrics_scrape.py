@@ -3,9 +3,8 @@
     python -m benchmarks.metrics_scrape                    10,000 topics of one subscription and one message each
     python -m benchmarks.metrics_scrape --topics 1000 --set exposeConsumerLevelMetricsInPrometheus=true
 
-The broker runs in this process, with stores in memory, real HTTP and the loop of `pybroker serve`; the scraper is
-another process. A task scheduled every millisecond measures the delay of a client's message. The rate sampler is
-measured in the same way.
+The broker runs in this process, with stores in memory and real HTTP; the scraper is another process. A task scheduled
+every millisecond measures the delay of a client's message. The rate sampler is measured in the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ for line in sys.stdin:
 
 
 class StallMeter:
-    """The delay of a task that is scheduled every TICK_S."""
+    """The delay of a task that is scheduled every TICK_S seconds."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0

@@ -1,4 +1,4 @@
-"""Processor time of a process tree, the figure that other load on the machine affects least."""
+"""CPU time of a process and its children, the figure that other load on the machine affects least."""
 
 from __future__ import annotations
 

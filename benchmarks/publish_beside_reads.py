@@ -1,10 +1,9 @@
 """Publish latency while analytics jobs read: `python -m benchmarks.publish_beside_reads`.
 
-A steady publisher (2,000 single messages of 1 KiB per second) in its own process, and beside it in turns, for some
-seconds each: nothing, Spark reading another topic from segment files at full speed, Spark reading Parquet files of
-the same rows at that rate, Spark reading the topic over the bulk endpoint, and Parquet at that rate. All on one
-machine, local[2], with the `noop` sink. The result is the ratio of the 99th percentiles within one run: topic to
-Parquet.
+A steady publisher (2,000 single messages of 1 KiB per second) runs in its own process, and beside it in turns: nothing,
+Spark reading another topic from segment files at full speed, Spark reading Parquet files of the same rows at that rate,
+Spark reading the topic over the bulk endpoint, and Parquet at that rate. The result is the ratio of the 99th
+percentiles within one run: topic to Parquet.
 """
 
 from __future__ import annotations

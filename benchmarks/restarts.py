@@ -1,7 +1,6 @@
 """Restart cases: fill a pybroker, kill it with SIGKILL, start it again, and measure the duration.
 
-They run only if named, because each writes a gigabyte or millions of acknowledgements. Every case also checks that
-nothing is missing, and fails otherwise.
+They run only if named, because each writes a gigabyte or millions of acknowledgements. A case fails if data is missing.
 """
 
 import time
@@ -21,8 +20,6 @@ FULL_JOURNAL_ENTRIES = 235_000
 
 @dataclass(frozen=True)
 class Settings:
-    """Amounts of data, and settings of pybroker."""
-
     backlog_entries: int = 1_000_000
     is_synced: bool = True
     pybroker: Mapping[str, str] | None = None
@@ -33,8 +30,8 @@ def own(settings: Settings, more: Mapping[str, str]) -> AbstractContextManager[P
 
 
 def recovery(settings: Settings, entries: int, more: Mapping[str, str]) -> Figures:
-    """Restart a broker with a backlog of 1 KiB entries. Measure the time from the start until it is ready, and until
-    the first entry arrives.
+    """Restart a broker with a backlog of 1 KiB entries. Measure the time from the start until the broker is ready, and
+    until the first entry arrives.
     """
     with own(settings, more) as process:
         topic = cases.new_topic()
@@ -53,7 +50,9 @@ def recovery(settings: Settings, entries: int, more: Mapping[str, str]) -> Figur
         witness.note_rest()
         witness.link.close()
         if witness.positions != sorted(set(witness.positions)) or len(witness.positions) != entries:
-            raise load.LoadError(f"{entries} entries in order were due, {len(witness.positions)} came")
+            raise load.LoadError(
+                f"{entries} entries in order were expected, and {len(witness.positions)} were received"
+            )
     return figures
 
 
@@ -64,8 +63,8 @@ def open_backlog(broker: Broker, topic: str) -> load.Link:
 
 
 def many_holes(settings: Settings, subscriptions: int, hole_count: int) -> Figures:
-    """Restart a broker of which each subscription has acknowledged every other entry. Measure memory, the restart, and
-    the time until the last cursor's first entry.
+    """Restart a broker whose subscriptions have acknowledged every other entry. Measure memory, the restart, and the
+    time until the last subscription receives its first entry.
     """
     with own(settings, {}) as process:
         topic = cases.new_topic()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.shared_metadata [--topics 10000] [--rounds 5] [--before SOURCE_TREE]
 
-Prints operations of ZooKeeper per topic load and rollover; latencies without and with an added network delay of 1 ms in each
-direction; the delay until a policy that was changed at one broker is enforced at another; start and memory with many
-partitioned topics. `--before` is the folder `src` of another version: its figures with SQLite are measured in turn with ours.
+Prints operations of ZooKeeper per topic load and rollover; latencies without and with an added network delay of 1 ms in
+each direction; the delay until a policy that was changed at one broker is enforced at another; start and memory with
+many partitioned topics. `--before` is the folder `src` of another version, whose figures with SQLite are measured, too.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def new_chroot(server: ZooKeeperServer) -> str:
 async def running(
     settings: dict[str, str], source: str = "", directory: Path | None = None
 ) -> AsyncIterator[BrokerProcess]:
-    """Run a broker; `source` is another source tree than this one."""
+    """Run a broker from this source tree or from `source`."""
     with tempfile.TemporaryDirectory(prefix="shared-metadata-") as temporary:
         broker = BrokerProcess(directory or Path(temporary), settings)
         if source:
@@ -113,7 +113,7 @@ def change_policies(broker: BrokerProcess, changes: int) -> list[float]:
 
 
 async def operations(server: ZooKeeperServer) -> None:
-    """Count the requests of a broker at a proxy."""
+    """Count the requests of a broker to ZooKeeper."""
     host, port = "127.0.0.1", server.port
     counted: Counter[str] = Counter()
 
@@ -156,7 +156,7 @@ def _roll_over(broker: BrokerProcess) -> None:
 
 
 async def latencies(server: ZooKeeperServer, before: str, rounds: int) -> None:
-    """Measure first loads and changes of policies, the variants in turn."""
+    """Measure first loads of topics and changes of policies."""
     loads: dict[str, list[float]] = {}
     changes: dict[str, list[float]] = {}
 
@@ -182,7 +182,9 @@ async def latencies(server: ZooKeeperServer, before: str, rounds: int) -> None:
 
 
 async def enforcement(server: ZooKeeperServer) -> None:
-    """Measure from the answer of one broker until another one refuses, or accepts, a second producer."""
+    """Measure the time from a policy change at one broker until another broker rejects, or accepts, a second
+    producer.
+    """
     address = f"{server.address}{await new_chroot(server)}"
     async with running(shared_settings(address)) as one, running(shared_settings(address)) as two:
         took_ms = await asyncio.to_thread(_enforced, one, two)
@@ -229,7 +231,9 @@ asyncio.run(main())
 
 
 def fill_embedded(directory: Path, topics: int, source: str) -> None:
-    """Fill the embedded store with the code of the source tree that will use it, because layouts differ."""
+    """Create partitioned topics in the SQLite store with the code of the source tree that will use it, because layouts
+    differ.
+    """
     environment = {**os.environ, **({"PYTHONPATH": source} if source else {})}
     subprocess.run([sys.executable, "-c", _FILL, str(directory), str(topics)], env=environment, check=True)
 
@@ -254,7 +258,7 @@ def made(parent: Path, name: str) -> Path:
 
 
 async def starts(server: ZooKeeperServer, topics: int, before: str, rounds: int) -> None:
-    """Measure start until ready, and resident memory then, with many partitioned topics."""
+    """Measure the start until ready, and the resident memory then, with many partitioned topics."""
     took_ms: dict[str, list[float]] = {}
     memory_mb: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="shared-metadata-") as temporary:

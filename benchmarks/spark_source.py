@@ -1,10 +1,9 @@
-"""Throughput of reading topics with Spark, compared with ready-made Arrow batches and Parquet: `python -m
-benchmarks.spark_source`.
+"""Throughput of reading topics with Spark, compared with ready-made Arrow batches and Parquet.
 
 One broker in its own process and one sealed topic of 1 KiB messages; local[2], the `noop` sink. Each round reads:
-segment files, the bulk endpoint, the binary protocol, a Python source that yields ready-made batches of the same
-rows, and Parquet with Spark's own reader. Medians over the rounds; only figures of one run are comparable. Also
-prints the processor time of the broker, of Spark and of its Python processes, which other load affects less.
+segment files, the bulk endpoint, the binary protocol, a Python source that yields ready-made batches of the same rows,
+and Parquet with Spark's own reader. Also prints the CPU time of the broker, of Spark and of its Python processes. Only
+figures of one run are comparable.
 """
 
 from __future__ import annotations
@@ -136,7 +135,6 @@ def lay_out_parquet(frame: Any, directory: Path) -> Path:
 
 
 def _lay_out_ready(declared: Any, parquet: Path, ready: Path) -> None:
-    """Write the rows of Parquet files as Arrow batches of about 4 MiB."""
     ready.mkdir()
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  (needs a session)
 

@@ -1,10 +1,10 @@
 """Publishers with a steady rate: `python -m benchmarks.steady_publisher URL TOPIC RATE VALUE_BYTES [PUBLISHERS]`.
 
-Run by `publish_beside_reads` and `fairness`. Several publishers use a connection and a topic each (`TOPIC-0`, ...)
-and share `RATE`.
+Run by `publish_beside_reads` and `fairness`. Several publishers use a connection and a topic each (`TOPIC-0`, ...) and
+share `RATE`.
 
 Each line on stdin ends a window and names it. The response is a line of JSON: messages, and milliseconds from each
-message's due time to its receipt. So a stall of the broker counts in every delayed message.
+message's due time to its receipt.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ WINDOW = 100_000
 
 
 class SteadyPublisher:
-    """A process of steady publishers."""
-
     def __init__(self, url: str, topic: str, rate: int, value_bytes: int, publishers: int = 1) -> None:
         arguments = [url, topic, str(rate), str(value_bytes), str(publishers)]
         self._process = subprocess.Popen(

@@ -1,16 +1,15 @@
-"""Effect of a stuck key or consumer of a Key_Shared subscription on the other keys and consumers: `python -m
-benchmarks.stuck_consumers`.
+"""Effect of a stuck key or consumer of a Key_Shared subscription on the other keys and consumers.
 
-Official client, three consumers in their own processes, a backlog of small unbatched messages. A quarter of them have
-the *hot* key, the others 1,999 keys. The consumer `first` subscribes before the others, and:
+Three consumers of the official client in their own processes, a backlog of small unbatched messages. A quarter of them
+have the *hot* key, the others 1,999 keys. The consumer `first` subscribes before the others, and:
 
     nothing         consumes like the others
     stuck hash      holds a message of the hot key, whose hash has moved to another consumer; consumes everything else
     stuck consumer  consumes nothing
     slow consumer   consumes a message every 5 ms, with a queue of 10
 
-The rate of the other two consumers covers their messages of the 1,999 keys, from the start to the last one. Each case
-runs with the default look-ahead limit and with one of 20,000 bytes, far below the parked messages; rounds alternate.
+The rate is that of the other two consumers, for messages of the 1,999 keys. Each case runs with the default look-ahead
+limit and with a limit of 20,000 bytes; rounds alternate.
 """
 
 import argparse
@@ -56,10 +55,10 @@ class Taker:
 
 
 def take(taker: Taker, pipe: Connection) -> None:
-    """Subscribe, hold messages of candidate keys until a command arrives, then consume the rest. Report how many
-    messages of the many keys arrived when.
+    """Subscribe, keep messages of candidate keys unacknowledged until a command arrives, then consume the rest. Report
+    the number of messages of the other keys over time.
 
-    Commands: the key to hold permanently ("" for none), then "start" or "idle".
+    Commands: the key to keep permanently ("" for none), then "start" or "idle".
     """
     client = pulsar.Client(taker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
     consumer = client.subscribe(
@@ -173,7 +172,7 @@ def _draining_key(broker: Broker, topic: str) -> str:
 
 def _expect(pipe: Connection, what: str) -> None:
     if not pipe.poll(TIMEOUT_S) or pipe.recv() != what:
-        raise RuntimeError(f"a consumer did not say {what!r}")
+        raise RuntimeError(f"a consumer did not report {what!r}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

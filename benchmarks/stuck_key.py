@@ -1,9 +1,8 @@
 """Latency of all other keys while a consumer is stuck at one of 100,000 keys of a Key_Shared subscription.
 
-The first consumer receives a message of the key and does not acknowledge it. Then others join, and one of them owns
-the key's hash, but must not receive its messages while the first holds one. The key is hot, so parked messages
-accumulate. At a fixed rate, every message of the other keys must arrive about as fast as in the same run with the
-message acknowledged.
+The first consumer receives a message of the key and does not acknowledge it. Then other consumers join, and one of them
+owns the key's hash. The key is hot, so parked messages accumulate. At a fixed rate, every message of the other keys
+must arrive about as fast as in the same run with the message acknowledged.
 """
 
 import random
@@ -36,7 +35,7 @@ _PAYLOAD = bytes(240)
 
 
 class KeyedPublisher(load.Driver):
-    """Sends messages of keys, each when it is due."""
+    """Sends each message of a key when it is due."""
 
     def __init__(self, link: load.Link, topic: str, padding: bytes = _PAYLOAD) -> None:
         """`padding`: the content of each message before the tail."""
@@ -129,9 +128,8 @@ def key_name(key: int) -> str:
 
 
 def moving_key() -> int:
-    """Return a key that the first consumer loses when the others join, and whose hash no other key has.
-
-    Brokers track hashes, not keys: keys with equal hashes are blocked together.
+    """Return a key whose hash moves from the first consumer to another when the others join, and which no other key
+    has.
     """
     ring = ConsistentHashSelector(RING_POINTS)
     consumers = [ConsumerState(name, 0, 0, None) for name in (STUCK_NAME, *JOINING_NAMES)]
@@ -147,7 +145,7 @@ def moving_key() -> int:
 
 
 def run(broker: Broker, topic: str, measure_s: float, is_stuck: bool) -> KeyWatcher:
-    """Run once. The watcher has the latencies of all other keys' messages. Raises LoadError."""
+    """Run once. Return the watcher with the latencies of all other keys' messages. Raises LoadError."""
     stuck_key = moving_key()
     link, publishing = load.Link(broker.service_url), load.Link(broker.service_url)
     watcher = KeyWatcher(link, topic, stuck_key)

@@ -1,10 +1,10 @@
 """Transactions under load, compared with the reference broker, and `pybroker.client` compared with the official Python
 client.
 
-  python -m benchmarks.transactions --reference DIR              rates and latencies, with the broker of DIR's `baseline` script
-  python -m benchmarks.transactions --clients                    the two clients with a pybroker
-  python -m benchmarks.transactions --recovery [--ended 100000 --open 1000] [--reference DIR]
-                                                                 from an unload, and from `kill -9`, to the first message
+    python -m benchmarks.transactions --reference DIR        rates and latencies, with the broker of DIR's `baseline` script
+    python -m benchmarks.transactions --clients              the two clients with a pybroker
+    python -m benchmarks.transactions --recovery [--ended 100000 --open 1000] [--reference DIR]
+                                                             from an unload, and from `kill -9`, to the first message
 
 The load is `pybroker.client` in this process, with `WORKERS` concurrent transactions; figures are medians of the
 rounds. CPU time covers all threads of the broker. With `--sync` everything is synced to the disk, otherwise the
@@ -42,8 +42,6 @@ Figures = dict[str, float]
 
 
 class Load:
-    """Work of all workers since the end of the warm-up."""
-
     def __init__(self, broker: Broker, seconds: float) -> None:
         self.broker = broker
         self.begins_s = time.monotonic() + LEAD_IN_S
@@ -65,7 +63,7 @@ class Load:
     async def run(
         self, work: Callable[[], Awaitable[None]], beside: Callable[[], Awaitable[None]] | None = None
     ) -> Figures:
-        """Run `WORKERS` copies of `work` until the time is over, and one of `beside` in parallel."""
+        """Run `WORKERS` copies of `work` until the time is over, and `beside` in parallel."""
 
         async def measured_cpu() -> None:
             await asyncio.sleep(LEAD_IN_S)
@@ -213,7 +211,9 @@ async def prepare(broker: Broker, topic: str, ended: int, left_open: int) -> Non
 
 
 async def first_message_ms(broker: Broker, topic: str) -> tuple[float, float]:
-    """Return the time until a reader has the first message, and until a transaction has been opened and committed."""
+    """Return the milliseconds until a reader has the first message, and until a transaction has been opened and
+    committed.
+    """
     started_s = time.monotonic()
     async with connect(broker.service_url, operation_timeout_s=120) as client:
         reader = await client.reader(topic)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.unacked_page [--entries 100000]     one JSON object, milliseconds, for each kind of page
 
-A real broker in memory, with HTTP on the loopback interface, has a Key_Shared subscription with that many
-unacknowledged messages. A task that runs in each event loop iteration records the longest interruption.
+A broker in memory, with HTTP on the loopback interface, has a Key_Shared subscription with that many unacknowledged
+messages. A task that runs in each event loop iteration records the longest interruption.
 """
 
 import argparse

@@ -1,13 +1,10 @@
 """Builds sdist and wheel into `dist`, and uses the wheel like a user: `make package`.
 
-The checks, in this order; the first that fails ends the run with exit code 1:
-
-1. The wheel is built from the sdist. It contains each file of `src`, `conf/broker.conf`, the compiled parts where there is a
-   C compiler, and no tests. Its tag names the stable ABI.
-2. The wheel installs into an empty environment with only the dependencies of `docker/requirements.lock`.
-3. The installed broker starts with the installed `broker.conf`, answers `/live` and `/console/`, stores a message, shows it,
-   and stops with exit code 0.
-4. The compiled parts of the wheel can be imported by a newer Python, if the machine has one.
+Checks that the wheel contains each file of `src` and `conf/broker.conf`, the compiled parts where there is a C
+compiler, and no tests; that it installs into an empty environment with only the dependencies of
+`docker/requirements.lock`; that the installed broker starts, answers `/live` and `/console/`, and stores a message; and
+that a newer Python, if the machine has one, can import the compiled parts. The first failed check ends the run with
+exit code 1.
 """
 
 from __future__ import annotations
@@ -55,11 +52,11 @@ for path in sys.argv[1:]:
 
 
 class PackageError(Exception):
-    """A check failed. The text contains the check."""
+    """A check failed."""
 
 
 def source_files(source: Path) -> set[str]:
-    """Return the files below `src` that belong into a wheel."""
+    """Return the files below `src` that the wheel must contain."""
     paths = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     return {
         path.as_posix()

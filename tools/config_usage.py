@@ -1,7 +1,6 @@
-"""Find keys of `conf/broker.conf` that are marked as supported but never read, and the reverse.
+"""Finds keys of `conf/broker.conf` that are marked as supported but never read, and the reverse.
 
-A supported key without effect misleads users. A field counts as read if a module outside `config/` and `model/` uses
-an attribute of its name.
+A field counts as read if a module outside `config/` and `model/` uses an attribute of its name.
 """
 
 import ast

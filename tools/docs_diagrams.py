@@ -1,9 +1,8 @@
 """Diagrams of the documentation: box-drawing characters in a page become an SVG picture when the site is built.
 
-A diagram is a fenced block that begins with ```` ```diagram TITLE ````. It is readable as text in an editor. `make
-docs` draws it and checks that its lines join: each line that leaves a cell must meet a line or an arrowhead in the
-neighbouring cell, so a box that an edit has shifted fails the build. Only a straight line may end, beside text or at
-the edge. The pictures use the colours of the page's theme and load nothing.
+A diagram is a fenced block that begins with ```` ```diagram TITLE ````. The build fails if its lines do not join: each
+line that leaves a cell must meet a line or an arrowhead in the neighbouring cell. Only a straight line may end, beside
+text or at the edge.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def replace_diagrams(markdown: str) -> str:
 
 
 def draw(title: str, text: str) -> str:
-    """Draw one diagram as a `<figure>` with an SVG picture, on a single line. Raises DiagramError."""
+    """Return a diagram as a `<figure>` with an SVG picture, in a single line. Raises DiagramError."""
     if not title:
         raise DiagramError("a diagram has no title: write ```diagram TITLE")
     lines = text.rstrip("\n").split("\n")
@@ -71,7 +70,7 @@ def draw(title: str, text: str) -> str:
 
 
 def check(title: str, lines: list[str]) -> None:
-    """Check that each line of a diagram meets another one. Raises DiagramError."""
+    """Raise DiagramError if a line of the diagram does not meet another one."""
     for row, line in enumerate(lines):
         if len(line) > MAX_COLUMNS:
             raise DiagramError(f"{title}, line {row + 1}: {len(line)} columns, at most {MAX_COLUMNS} fit on a page")
@@ -87,7 +86,6 @@ def check(title: str, lines: list[str]) -> None:
 
 
 def _at(lines: list[str], column: int, row: int) -> str:
-    """Return the character of a cell; an empty text outside the diagram."""
     if row not in range(len(lines)) or column < 0:
         return ""
     return lines[row][column] if column < len(lines[row]) else " "

@@ -26,7 +26,7 @@ SECTION = re.compile(r"^# =+ (.+) =+\n", re.MULTILINE)
 
 
 def configuration_keys() -> str:
-    """Return all configuration keys by section, from `conf/broker.conf`."""
+    """Return the page with all configuration keys by section, from `conf/broker.conf`."""
     lines = [
         "# Configuration keys",
         "",
@@ -104,7 +104,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argpars
 
 
 def finding_codes() -> str:
-    """Return the codes of `explain` with their meanings and advice."""
+    """Return the page with the codes of `explain`, their meanings and advice."""
     lines = [
         "# Finding codes",
         "",

@@ -1,4 +1,7 @@
-"""Hooks of MkDocs (`mkdocs.yml`): add the generated pages, draw the diagrams, and refuse pages that load parts from other hosts."""
+"""Hooks of MkDocs (`mkdocs.yml`): generated pages, diagrams, and a check of links to other hosts.
+
+Pages that load parts from other hosts are rejected.
+"""
 
 from __future__ import annotations
 

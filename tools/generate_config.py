@@ -1,8 +1,7 @@
-"""Generate `pybroker/config/broker_config.py` and the table of unsupported keys from `conf/broker.conf`.
+"""Generates `pybroker/config/broker_config.py` and the table of unsupported keys from `conf/broker.conf`.
 
 The comments before a key are its documentation; the last of them is its tag line in brackets, such as `[int 0..,
-dynamic]`, which the head of the file explains. The generated files are committed;
-`tests/unit/test_generated_files.py` checks that they are current.
+dynamic]`, which the head of the file explains. The generated files are committed.
 """
 
 import argparse
@@ -59,7 +58,7 @@ def field_name(key: str) -> str:
 
 
 def read_keys(text: str) -> list[KeyInfo]:
-    """Return every key of the file in order. A missing tag, a repeated key or an invalid default is an error."""
+    """Return every key of the file in order. A missing tag, a repeated key or an invalid default ends the program."""
     keys: list[KeyInfo] = []
     comments: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,7 +1,6 @@
-"""Generate the protobuf modules of the package, and their type stubs, from `proto/`.
+"""Generates the protobuf modules of the package, and their type stubs, from `proto/`.
 
-The generated files are committed, so users need no protobuf compiler. `tests/unit/test_generated_files.py` checks
-that they are current.
+The generated files are committed, so users need no protobuf compiler.
 """
 
 import argparse
@@ -52,7 +51,7 @@ def generate(target: Path) -> list[Path]:
 
 
 def without_keywords(stub: str) -> str:
-    """Remove names that are Python keywords, such as `None` of Schema.Type, which the compiler writes."""
+    """Remove names that are Python keywords, such as `None` of Schema.Type, from a type stub."""
     lines = stub.splitlines(keepends=True)
     return "".join(line for line in lines if not keyword.iskeyword(line.strip().partition(":")[0]))
 

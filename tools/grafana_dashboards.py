@@ -1,8 +1,8 @@
 """Writes the Grafana dashboards of `docker/grafana/dashboards`: `python -m tools.grafana_dashboards`.
 
-The tables below list the panels; the code adds the parts that Grafana repeats for each one. Changes made in Grafana are
-overwritten, so change the tables. All metrics are on the metrics page with the default settings. `$job`, `$instance`,
-`$namespace`, `$topic` and `$subscription` are variables that the user selects at the top of a dashboard.
+The tables below list the panels. Changes made in Grafana are overwritten, so change the tables. All metrics are on the
+metrics page with the default settings. `$job`, `$instance`, `$namespace`, `$topic` and `$subscription` are variables
+that the user selects at the top of a dashboard.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def quantile(fraction: float, metric: str, legend: str, by: str = "instance") ->
 
 
 def mean(total: str, count: str, legend: str) -> Query:
-    """Return the mean duration of operations, from an increasing sum and count."""
+    """Return a query for the mean duration of operations, from the metrics with their summed duration and their
+    number.
+    """
     window = "{BROKER}[$__rate_interval]"
     return Query(f"rate({total}{window}) / (rate({count}{window}) > 0)", legend)
 

@@ -1,4 +1,4 @@
-"""Runs the test lanes: each test file belongs to exactly one lane, and a run ends with a list of its lanes.
+"""Runs the test lanes. Each test file belongs to exactly one lane, and a run ends with a list of its lanes.
 
     python -m tools.lanes unit broker      the tests of two lanes, without tests that take minutes
     python -m tools.lanes long             the tests that take minutes, of all lanes
@@ -131,8 +131,8 @@ def arguments_of(lane: str) -> list[str]:
 
 
 def files_with_long_tests() -> list[str]:
-    """Return the files that mark a test as long, without those of `LONG_ALONE`. Each test process imports its files: all
-    files take minutes.
+    """Return the files with tests that are marked as long, without those of `LONG_ALONE`. Importing all test files in
+    each test process would take minutes.
     """
     names = [
         str(path.relative_to(ROOT))

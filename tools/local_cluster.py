@@ -1,7 +1,7 @@
 """A cluster on this machine for experiments: one ZooKeeper server, bookies and pybrokers (`make cluster`).
 
-ZooKeeper and the bookies are the published Java programs. Maven downloads their jars once. All addresses are on 127.0.0.1.
-The data stays in the directory `--data`, so the next start continues with it. Ctrl-C stops everything, the brokers first.
+ZooKeeper and the bookies are the published Java programs. Maven downloads their jars once. All addresses are on
+127.0.0.1. The data stays in the directory `--data`. Ctrl-C stops everything.
 
 One ZooKeeper server without fsync on one disk is not a production set-up: a power failure can lose its last changes.
 """
@@ -137,7 +137,7 @@ class Broker:
             self._process.terminate()
 
     def end_stop(self, deadline: float) -> None:
-        """Wait until the process has ended. Kill it at `deadline` (monotonic)."""
+        """Wait until the process has ended. Kill it at the monotonic time `deadline`, in seconds."""
         if self._process is None:
             return
         try:
@@ -148,7 +148,7 @@ class Broker:
 
 
 class LocalCluster:
-    """All processes of the cluster. `stop` ends all running ones, also after a failed start."""
+    """All processes of the cluster. `stop` ends all running processes, also after a failed start."""
 
     def __init__(self, plan: Plan, report: Callable[[str], None]) -> None:
         self._plan = plan
@@ -186,7 +186,7 @@ class LocalCluster:
             broker.wait()
 
     def _prepare_metadata(self) -> None:
-        """Create the ZooKeeper nodes of the cluster. Nodes of an earlier start stay."""
+        """Create the cluster's nodes in ZooKeeper. Nodes of an earlier start stay."""
         command = [sys.executable, "-m", "pybroker", "metadata", "init", "--cluster", "local"]
         command += ["--metadata-store", self._plan.metadata_url]
         result = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S, check=False)
@@ -194,7 +194,7 @@ class LocalCluster:
             raise CannotStartError(f"the metadata of the cluster cannot be created: {result.stderr.strip()}")
 
     def processes(self) -> dict[str, int | None]:
-        """Return the process id of each part; None for a part that has ended."""
+        """Return the process id of each part of the cluster; None for a part that has ended."""
         found: dict[str, int | None] = {"zookeeper": self.zookeeper.pid}
         found |= {f"bookie{number}": bookie.pid for number, bookie in enumerate(self.bookies, 1)}
         return found | {broker.name: broker.pid for broker in self.brokers}
@@ -245,7 +245,7 @@ def watch(cluster: LocalCluster, is_stopped: Callable[[], bool], report: Callabl
 
 
 def parsed(arguments: Sequence[str] | None) -> Plan:
-    """Return the plan of the command line."""
+    """Return the plan that the command line describes."""
     parser = argparse.ArgumentParser(
         prog="make cluster", description=__doc__.split("\n\n")[0], usage='make cluster ARGS="[options]"'
     )

@@ -1,7 +1,4 @@
-"""Builds a broker from its runtime and stores, without a process, socket, signal, or file.
-
-The application, tests, and embedding programs use it, and then open ports (`Listener`, `HttpServer`).
-"""
+"""Construction of a broker from its runtime and stores, without a process, socket, signal, or file."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The stores of a broker, which the caller opens and closes."""
+    """Stores of a broker, which the caller opens and closes."""
 
     metadata: MetadataStore
     ledgers: LedgerStore
@@ -55,7 +52,7 @@ def ledger_limits(config: BrokerConfig) -> LedgerLimits:
 
 
 async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
-    """Return a broker with loaded metadata, not `ready` yet and without addresses. The caller must close it.
+    """Return a broker with loaded metadata, which is not ready and has no addresses yet. The caller must close it.
 
     `limits` replace the limits of the configuration. Raises ConfigError for an invalid cluster or namespace, and
     StoreError.

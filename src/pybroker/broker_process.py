@@ -1,6 +1,6 @@
-"""Creates every object of the process in order, runs them until a signal, and closes them in reverse order.
+"""The broker process: creates all objects in order, runs them until a signal, and closes them in reverse order.
 
-The only module that may import everything. It owns the root task group, the signals and the lock of the data directory.
+The only module that may import everything.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ from pybroker.process.watchdog import LoopWatchdog
 from pybroker.runtime import logs
 from pybroker.runtime.runtime import Runtime
 from pybroker.runtime.tasks import TaskOwner
+from pybroker.server.bind_addresses import bind_addresses
 from pybroker.server.command_table import command_table
 from pybroker.server.connection import Connection
 from pybroker.server.handlers.session_commands import check_expiry
@@ -115,8 +116,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors found during construction.
 
-    `disk` is the file system of the ledger store; tests pass one with faults. `read_again` reads the configuration at
-    SIGHUP, and raises ConfigError.
+    `disk` is the file system of the ledger store. `read_again` reads the configuration at SIGHUP, and raises
+    ConfigError.
     """
     logs.configure(config.log_level, log_format=config.log_format)
     for warning in warnings:
@@ -183,7 +184,6 @@ async def _serve(
 
 
 async def _started(broker: Broker, stop: asyncio.Event) -> bool:
-    """Start the broker, which may wait for its metadata store. False if a signal ended the start."""
     starting = asyncio.current_task()
     assert starting is not None, "within a coroutine"
 
@@ -207,7 +207,7 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 class BrokerHost(Protocol):
-    """The program that contains a broker, with its reactions to requests of the broker."""
+    """Program that contains a broker, and handles the broker's requests to it."""
 
     def request_stop(self) -> None: ...
 
@@ -230,9 +230,7 @@ class OwnProcess:
         return Connection(context)
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """End the process: the content of the disk is unknown, and a retry could report a false success. The next start
-        recovers.
-        """
+        """End the process, because the content of the disk is unknown, and a retry could report a false success."""
         logs.error(
             "storage.lost", error=str(error), action="the process ends: check the disk, then start the broker again"
         )
@@ -344,7 +342,7 @@ class Broker:
         self._tasks.start(delete_orphaned_ledgers(ledger_store, leftovers), "leftovers")
 
     def own_collector(self) -> None:
-        """Control cyclic garbage collection. Only for a broker that is alone in its process."""
+        """Control Python's garbage collection. Only for a broker that is alone in its process."""
         service = self.service
         stats = self.runtime.stats
         policy = GarbagePolicy(stats, self.runtime.clock, lambda: stats.topic_loads - len(service.loaded.persistent))
@@ -386,7 +384,7 @@ class Broker:
         return MeasuredMetadataStore(store, self.runtime.clock, self.runtime.slow_operations)
 
     async def _open_shared_metadata(self, addresses: SharedAddresses) -> MetadataStore:
-        """Connect, and claim this broker's id before anything is written."""
+        """Connect to the metadata store, and claim this broker's id before anything is written."""
         stored_id = None
         if self.config.metadata_store != "memory":
             stored_id = await asyncio.to_thread(
@@ -436,9 +434,8 @@ class Broker:
             raise StartError(lost_names_text(self._directory, lost, has_topics=has_topics))
 
     async def _require_ledgers(self, metadata: MetadataStore) -> None:
-        """Raise StartError if topics have ledgers but the store has no files.
-
-        Otherwise the store would assign the same ledger ids again.
+        """Raise StartError if topics have ledgers but the store has no files, because the same ledger ids would be
+        assigned again.
         """
         stored_locally = self._kind is LedgerStoreKind.LOCAL and self.config.metadata_store != "memory"
         if stored_locally and is_new_store(self._directory) and (path := await path_that_names_ledgers(metadata)):
@@ -479,7 +476,6 @@ class Broker:
         return Stores(metadata, opened.ledgers, opened.cursors, opened.records, opened.schemas)
 
     async def _is_leader(self) -> bool:
-        """Return whether this broker is the leader of its cluster."""
         return self.service.membership is not None and self.service.membership.is_leader()
 
     async def _open_local_store(self, known: KnownData) -> LocalStore:
@@ -512,14 +508,15 @@ class Broker:
     async def _bind(self) -> None:
         config = self.config
         tls: ssl.SSLContext | None = None
-        if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
+        addresses = bind_addresses(config)
+        if config.web_service_port_tls is not None or any(address.is_tls for address in addresses):
             tls = server_context(config)
             self._refresher = CertificateRefresher(tls, config, self.runtime.stats)
         self.listener = Listener(ServerContext(self.service, command_table()), self._host.new_connection)
         self.http = HttpServer(self.service, tls, self.runtime.clock)
         problems: list[str] = []
         try:
-            self.listener.bind(config.bind_address, config.broker_service_port, config.broker_service_port_tls, tls)
+            self.listener.bind(addresses, tls)
         except CannotListen as error:
             problems += error.problems
         try:
@@ -537,10 +534,7 @@ class Broker:
         self._tasks.start(self._run_background(self._refresher), "background")
 
     async def _publish_addresses(self, resources: Resources) -> None:
-        """Store this broker's addresses in the cluster document.
-
-        Not with a shared store, where the document has the addresses for all brokers.
-        """
+        """Store this broker's addresses in the cluster document, unless the metadata store is shared."""
         if self._shared is not None:
             return
         found = self.service.presence.addresses.resolve(None)
@@ -556,7 +550,6 @@ class Broker:
             await resources.put_cluster(self.config.cluster_name, current)
 
     def _create_membership(self) -> None:
-        """Prepare to join the cluster, where ledgers and metadata are shared."""
         if self._shared is None or self._kind is not LedgerStoreKind.BOOKKEEPER:
             return
         from pybroker.admin.stats.measured_load import MeasuredLoad  # noqa: PLC0415  (only in a cluster)
@@ -597,9 +590,7 @@ class Broker:
         self._tasks.start(splits.run(), "bundle splits")
 
     async def _leave_cluster(self) -> None:
-        """Deregister, so that no new bundle is assigned to this broker. A failing store does not prevent the broker
-        from closing.
-        """
+        """Deregister, so that no new bundle is assigned to this broker. Never raises."""
         if self.service.membership is None:
             return
         try:
@@ -608,7 +599,6 @@ class Broker:
             logs.warning("broker.deregistration_failed", reason=str(error))
 
     async def _run_background(self, refresher: CertificateRefresher | None) -> None:
-        """Run the broker's background loops. Each loop handles its expected errors, so that none ends the other loops."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.listener.watch(), name="keep-alive")
             group.create_task(self._check_expired_credentials(), name="credentials")
@@ -730,7 +720,6 @@ class Broker:
 
 
 def _write_ready_file(path: Path, description: dict[str, object]) -> None:
-    """Write the file atomically, so that a reader never finds a part of it. Raises StartError."""
     partial = path.with_name(path.name + ".partial")
     try:
         partial.write_text(json.dumps(description) + "\n")

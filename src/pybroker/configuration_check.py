@@ -1,8 +1,4 @@
-"""Checks of a configuration beyond single values. All problems are reported together, before anything is opened.
-
-Each check creates the object that the broker would create from the keys, so that both refuse the same values. Entry
-filters are not checked, because they are foreign code.
-"""
+"""Checks of a configuration beyond single values. All problems are reported together, before anything is opened."""
 
 from __future__ import annotations
 
@@ -19,15 +15,14 @@ from pybroker.config.ledger_store_kind import LedgerStoreKind, ledger_store_kind
 from pybroker.errors import InvalidTopicName
 from pybroker.metadata.shared_metadata import client_options, shared_addresses
 from pybroker.model.names import NamespaceName, is_valid_entity
+from pybroker.runtime.proxied_port import parse_networks
+from pybroker.server.bind_addresses import bind_addresses
 
 _WORDS = re.compile(r"\w+")
 
 
 def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems) -> None:
-    """Add contradictions and ineffective settings to `problems`.
-
-    Skip `refused_keys`, whose values are invalid and not used.
-    """
+    """Add contradictions and ineffective settings to `problems`. Skip `refused_keys`, whose values are invalid."""
     found = Problems()
     checks: list[Callable[[BrokerConfig], object]] = [
         AuthenticationService,
@@ -51,12 +46,12 @@ def _check_broker_client(config: BrokerConfig) -> None:
     if config.broker_client_authentication_plugin.rpartition(".")[2] in {"", "AuthenticationDisabled"}:
         raise ConfigError(
             "authenticationEnabled=true with ledgers on BookKeeper needs brokerClientAuthenticationPlugin and"
-            " brokerClientAuthenticationParameters of a super user: the broker is a client of its own cluster"
+            " brokerClientAuthenticationParameters of a superuser: the broker is a client of its own cluster"
         )
 
 
 def _check_tls(config: BrokerConfig) -> None:
-    if config.broker_service_port_tls is not None or config.web_service_port_tls is not None:
+    if config.web_service_port_tls is not None or any(address.is_tls for address in bind_addresses(config)):
         server_context(config)
 
 
@@ -67,11 +62,22 @@ def _check_addresses(config: BrokerConfig) -> None:
         config.web_service_port,
         config.web_service_port_tls,
     )
-    AdvertisedAddresses(config, ports, host_name="localhost")
+    addresses = AdvertisedAddresses(config, ports, host_name="localhost")
+    problems = Problems()
+    for address in bind_addresses(config):
+        if address.listener_name is not None and address.listener_name not in addresses.listeners:
+            problems.found.append(
+                f"bindAddresses names listener {address.listener_name!r}, which advertisedListeners does not have: add"
+                f" {address.listener_name}:pulsar://host:port there, so that lookups at this port return addresses"
+            )
+    try:
+        parse_networks(config.ha_proxy_protocol_trusted_addresses)
+    except ValueError as error:
+        problems.found.append(f"haProxyProtocolTrustedAddresses: {error}; expected addresses or networks as 10.0.0.0/8")
+    problems.raise_any()
 
 
 def _check_names(config: BrokerConfig) -> None:
-    """Raise ConfigError if a configured cluster or namespace name is invalid."""
     problems = Problems()
     if not is_valid_entity(config.cluster_name):
         problems.found.append(

@@ -8,8 +8,8 @@ Families (see docs/contributing/architecture.md):
 * `AdminError`: a refusal with a code of REST only (conflict, precondition).
 * `StoreError`: storage failed, for example on a full disk; `told_as` is the `BrokerError` for clients.
 
-Any other exception at an edge is a bug: the client gets `UnknownError`, and the exception is logged with its stack
-trace and counted.
+Any other exception is a bug: the client gets `UnknownError`, and the exception is logged with its stack trace and
+counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CannotListen(Exception):
 
     @classmethod
     def on(cls, address: str, port: int, key: str, error: OSError) -> CannotListen:
-        """Return the error for one port, the value of the configuration key `key`."""
+        """Return the error for one port. `key` is the configuration key of the port."""
         return cls(f"cannot listen on {address} port {port} ({key}): {error.strerror or error}")
 
 
@@ -35,9 +35,7 @@ class ProtocolViolation(Exception):
 
 
 class BrokerError(Exception):
-    """An expected failure with a code that Pulsar's clients understand. The text contains the next step where that
-    helps.
-    """
+    """An expected failure with a code that Pulsar's clients understand."""
 
     code: ClassVar[int] = 0
     http_status: ClassVar[int] = 500
@@ -88,9 +86,7 @@ class TopicChanging(ServiceNotReady):
 
 
 class TopicFenced(ServiceNotReady):
-    """The topic is being closed, and the request had no effect. A new lookup waits for the close and loads the topic
-    again.
-    """
+    """The topic is being closed, and the request had no effect. A new lookup loads the topic again."""
 
 
 class ProducerBlockedQuotaExceededError(BrokerError, code=7, http_status=412):
@@ -170,7 +166,7 @@ class ProducerFenced(BrokerError, code=25, http_status=409):
 
 
 class AdminError(Exception):
-    """A REST refusal: `status` is the HTTP status, the text becomes `{"reason": ...}`. It may state when to retry."""
+    """A REST refusal: `status` is the HTTP status, the text becomes `{"reason": ...}`."""
 
     def __init__(self, status: int, reason: str, retry_after_s: int | None = None) -> None:
         super().__init__(reason)
@@ -201,9 +197,7 @@ class MetadataUnavailable(StoreError):
 
 
 class UnknownOutcome(StoreError):
-    """The response to a change was lost, and the stored values do not show whether the change happened. Read the values
-    again.
-    """
+    """The response to a change was lost, and it is unknown whether the change happened. Read the values again."""
 
     told_as = MetadataError
 
@@ -213,13 +207,11 @@ class LedgerFenced(StoreError):
 
 
 class AppendUnknown(StoreError):
-    """It is unknown whether the entries are stored. Only sealing their ledger decides: they are stored if it contains them."""
+    """It is unknown whether the entries are stored. Seal their ledger: they are stored if it then contains them."""
 
 
 class StateTooLarge(StoreError):
-    """The state of a cursor is larger than its store can store. It is not stored; the cursor keeps it completely in
-    memory.
-    """
+    """The state of a cursor is larger than its store can store. The cursor keeps it in memory only."""
 
     def __init__(self, text: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(text)

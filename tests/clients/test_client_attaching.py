@@ -340,5 +340,5 @@ async def test_a_topic_that_is_named_twice_is_attached_to_once_and_a_queue_has_r
         consumer = await client.consumer([TOPIC, "t"], "s", kind="shared")
         assert broker.seen["SUBSCRIBE"] == 1
         await consumer.close()
-        with pytest.raises(ValueError, match="queue_messages is 0"):
+        with pytest.raises(ValueError, match="queue_messages=0"):
             await client.consumer(TOPIC, "s", queue_messages=0)

@@ -15,7 +15,7 @@ from tests.clients.conftest import until
 from tests.console.conftest import opened
 from tests.console.test_pages import assert_readable
 from tests.protocol.test_cluster import ADMIN, TOPIC, rest
-from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
+from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster, run_on_uvloop
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator
@@ -46,7 +46,7 @@ class _Running:
 def _cluster() -> Iterator[ModelledCluster]:
     """A cluster in a thread of its own, because the browser's driver keeps an event loop in this one."""
     running = _Running()
-    thread = threading.Thread(target=lambda: asyncio.run(running.run()))
+    thread = threading.Thread(target=lambda: run_on_uvloop(running.run()))
     thread.start()
     try:
         assert running.started.wait(START_S)

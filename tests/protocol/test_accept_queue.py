@@ -9,6 +9,7 @@ import pytest
 from tests.support.memory_broker import memory_broker
 from tests.unit.admin.fake_broker import served
 
+from pybroker.server.bind_addresses import BindAddress
 from pybroker.server.command_table import command_table
 from pybroker.server.listener import Listener
 from pybroker.server.server_context import ServerContext
@@ -26,7 +27,7 @@ def accept_queue_size(listening: socket.socket) -> int:
 async def test_the_binary_protocol_holds_as_many_as_its_key_says() -> None:
     async with memory_broker(broker_service_accept_queue_size=77) as broker:
         listener = Listener(ServerContext(broker.service, command_table()))
-        listener.bind("127.0.0.1", 0, None, None)
+        listener.bind([BindAddress("127.0.0.1", 0, False, "brokerServicePort")], None)
         try:
             assert accept_queue_size(listener._ports[0][0].socket) == 77
             await listener.start()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pulsar
 from tests.support.cluster_brokers import FixedRegistry
-from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
+from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster, run_on_uvloop
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -94,7 +94,7 @@ def owner(cluster: ModelledCluster, topic: str = TOPIC) -> ClusterBroker:
 
 
 def test_lookups_lead_to_the_owner() -> None:
-    asyncio.run(_lookups_lead_to_the_owner())
+    run_on_uvloop(_lookups_lead_to_the_owner())
 
 
 async def _lookups_lead_to_the_owner() -> None:
@@ -155,7 +155,7 @@ def _bundle_path(broker: ClusterBroker) -> str:
 
 
 def test_rest_calls_are_redirected_to_the_owner() -> None:
-    asyncio.run(_rest_calls_are_redirected())
+    run_on_uvloop(_rest_calls_are_redirected())
 
 
 async def _rest_calls_are_redirected() -> None:
@@ -202,7 +202,7 @@ async def _rest_calls_are_redirected() -> None:
 
 
 def test_rest_calls_without_a_leader_reach_the_chosen_broker() -> None:
-    asyncio.run(_rest_calls_without_a_leader())
+    run_on_uvloop(_rest_calls_without_a_leader())
 
 
 async def _rest_calls_without_a_leader() -> None:
@@ -219,7 +219,7 @@ async def _rest_calls_without_a_leader() -> None:
 
 
 def test_unload_transfer_and_split_keep_clients_and_messages() -> None:
-    asyncio.run(_moves())
+    run_on_uvloop(_moves())
 
 
 async def _moves() -> None:
@@ -267,7 +267,7 @@ async def _moves() -> None:
 
 
 def test_leader_moves_a_bundle_of_a_java_broker_without_a_destination_in_the_redirect() -> None:
-    asyncio.run(_java_owner())
+    run_on_uvloop(_java_owner())
 
 
 async def _java_owner() -> None:
@@ -295,7 +295,7 @@ async def _java_owner() -> None:
 
 
 def test_lost_session_closes_topics_and_another_broker_serves_them() -> None:
-    asyncio.run(_lost_session())
+    run_on_uvloop(_lost_session())
 
 
 async def _lost_session() -> None:
@@ -326,7 +326,7 @@ async def _lost_session() -> None:
 
 
 def test_closing_after_a_lost_session_leaves_topics_of_the_next_session() -> None:
-    asyncio.run(_renewed_session())
+    run_on_uvloop(_renewed_session())
 
 
 async def _renewed_session() -> None:
@@ -359,7 +359,7 @@ async def _renewed_session() -> None:
 
 
 def test_topic_that_waits_for_its_closing_is_loaded_again() -> None:
-    asyncio.run(_waiting_topic())
+    run_on_uvloop(_waiting_topic())
 
 
 async def _waiting_topic() -> None:
@@ -383,7 +383,7 @@ def _is_healthy(broker: ClusterBroker) -> bool:
 
 
 def test_partitions_of_several_owners_answer_as_one_topic() -> None:
-    asyncio.run(_partitions())
+    run_on_uvloop(_partitions())
 
 
 async def _partitions() -> None:
@@ -429,7 +429,7 @@ PARTITIONS = 6
 
 
 def test_killed_owner_loses_no_receipted_message() -> None:
-    asyncio.run(_killed_owner())
+    run_on_uvloop(_killed_owner())
 
 
 async def _killed_owner() -> None:
@@ -485,7 +485,7 @@ async def _killed_owner() -> None:
 
 
 def test_producer_during_acquisition_of_its_bundle_waits_for_it() -> None:
-    asyncio.run(_during_acquisition())
+    run_on_uvloop(_during_acquisition())
 
 
 async def _during_acquisition() -> None:
@@ -517,7 +517,7 @@ async def _during_acquisition() -> None:
 
 
 def test_former_owner_of_transaction_coordinator_leads_clients_to_new_lookup() -> None:
-    asyncio.run(_moved_coordinator())
+    run_on_uvloop(_moved_coordinator())
 
 
 async def _moved_coordinator() -> None:
@@ -545,7 +545,7 @@ async def _moved_coordinator() -> None:
 
 
 def test_lookup_that_leads_to_killed_owner_is_parked_until_another_owner() -> None:
-    asyncio.run(_parked_lookup())
+    run_on_uvloop(_parked_lookup())
 
 
 async def _parked_lookup() -> None:

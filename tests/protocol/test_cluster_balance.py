@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tests.protocol.test_cluster import ADMIN, NAMESPACE, TOPIC, look_up, owner, rest
-from tests.support.modelled_cluster import ClusterBroker, modelled_cluster
+from tests.support.modelled_cluster import ClusterBroker, modelled_cluster, run_on_uvloop
 from tests.support.waiting import until
 from tests.unit.cluster.membership.members import short_pauses
 
@@ -27,7 +25,7 @@ def _names() -> list[str]:
 
 
 def test_leader_has_overloaded_bundle_split_and_its_parts_unloaded() -> None:
-    asyncio.run(_split())
+    run_on_uvloop(_split())
 
 
 async def _split() -> None:
@@ -77,7 +75,7 @@ async def _bundle_of(broker: ClusterBroker, name: str) -> str:
 
 
 def test_isolation_policy_unloads_the_namespaces_of_its_scope() -> None:
-    asyncio.run(_isolation())
+    run_on_uvloop(_isolation())
 
 
 async def _isolation() -> None:

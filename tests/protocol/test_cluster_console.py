@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tests.protocol.test_cluster import ADMIN, NAMESPACE, TOPIC, look_up, rest
-from tests.support.modelled_cluster import modelled_cluster
+from tests.support.modelled_cluster import modelled_cluster, run_on_uvloop
 
 BASE = "/admin/v3/console/cluster"
 
 
 def test_console_lists_brokers_and_bundles_and_acts_at_any_broker() -> None:
-    asyncio.run(_console())
+    run_on_uvloop(_console())
 
 
 async def _console() -> None:

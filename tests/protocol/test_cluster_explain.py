@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.protocol.test_cluster import ADMIN, LOOKUP, NAMESPACE, TOPIC, look_up, rest
-from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
+from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster, run_on_uvloop
 from tests.support.shared_store import SharedSession
 from tests.support.waiting import until
 
@@ -50,7 +50,7 @@ def bundle_of(broker: ClusterBroker) -> NamespaceBundle:
 
 
 def test_explain_at_any_broker_names_owner_bundle_and_reason() -> None:
-    asyncio.run(_explain_at_any_broker())
+    run_on_uvloop(_explain_at_any_broker())
 
 
 async def _explain_at_any_broker() -> None:
@@ -105,15 +105,16 @@ def _none(_bundle: str) -> RegisteredBroker:
 @asynccontextmanager
 async def _server(answer: bytes) -> AsyncIterator[RegisteredBroker]:
     """A broker that answers each HTTP request with `answer`, or never if that is empty."""
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         await reader.readline()
         if answer:
             writer.write(answer)
             writer.close()
         else:
             await reader.read()
-            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -122,6 +123,9 @@ async def _server(answer: bytes) -> AsyncIterator[RegisteredBroker]:
         yield RegisteredBroker(broker_id, f"http://{broker_id}", "", "pulsar://127.0.0.1:1", "", version="4.2.4")
     finally:
         server.close()
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 async def _give_bundle(cluster: ModelledCluster, owner: RegisteredBroker, *, register: bool = True) -> None:
@@ -138,7 +142,7 @@ def _register(cluster: ModelledCluster, broker: RegisteredBroker) -> None:
 
 def test_explain_names_frozen_owner_and_frozen_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_to_explain, "PROBE_WAIT_S", 0.2)
-    asyncio.run(_frozen())
+    run_on_uvloop(_frozen())
 
 
 async def _frozen() -> None:
@@ -149,7 +153,7 @@ async def _frozen() -> None:
             ownership_of(each).registry.leader_id = frozen.broker_id  # type: ignore[attr-defined]
         finding = await only_finding(one)
         assert finding["code"] == "bundle-without-owner"
-        assert f"broker {frozen.broker_id}, which assigns it, does not answer" in finding["sentence"]
+        assert f"broker {frozen.broker_id}, which must assign an owner to the bundle of" in finding["sentence"]
         await _give_bundle(cluster, frozen)
         for broker in (one, two):
             finding = await only_finding(broker)
@@ -158,7 +162,7 @@ async def _frozen() -> None:
 
 
 def test_explain_names_java_owner() -> None:
-    asyncio.run(_java_owner())
+    run_on_uvloop(_java_owner())
 
 
 async def _java_owner() -> None:
@@ -176,7 +180,7 @@ async def _java_owner() -> None:
 
 
 def test_explain_names_conflict_between_owner_and_document() -> None:
-    asyncio.run(_conflict())
+    run_on_uvloop(_conflict())
 
 
 async def _conflict() -> None:
@@ -207,7 +211,7 @@ async def _unnoticed(_bundles: Collection[NamespaceBundle]) -> None:
 
 
 def test_explain_after_loss_of_half_of_the_brokers_names_them_until_sessions_end() -> None:
-    asyncio.run(_half_lost())
+    run_on_uvloop(_half_lost())
 
 
 async def _half_lost() -> None:

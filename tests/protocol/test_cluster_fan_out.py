@@ -8,7 +8,7 @@ from typing import Any
 
 import pulsar
 from tests.protocol.test_cluster import ADMIN, NAMESPACE, TIMEOUT_MS, TOPIC, connected, look_up, rest
-from tests.support.modelled_cluster import ModelledCluster, modelled_cluster
+from tests.support.modelled_cluster import ModelledCluster, modelled_cluster, run_on_uvloop
 
 from pybroker.cluster.bundles import hash_position
 from pybroker.transactions.coordinators import partition_of
@@ -27,7 +27,7 @@ async def _divide(cluster: ModelledCluster, names: list[str]) -> None:
 
 
 def test_non_persistent_topics_of_all_brokers_are_listed() -> None:
-    asyncio.run(_non_persistent())
+    run_on_uvloop(_non_persistent())
 
 
 async def _non_persistent() -> None:
@@ -58,7 +58,7 @@ async def _non_persistent() -> None:
 
 
 def test_messages_over_rest_reach_partitions_of_all_brokers() -> None:
-    asyncio.run(_publishing())
+    run_on_uvloop(_publishing())
 
 
 async def _publishing() -> None:
@@ -113,7 +113,7 @@ def _received(consumer: pulsar.Consumer, count: int) -> set[str]:
 
 
 def test_coordinators_of_all_brokers_are_listed_with_their_statistics() -> None:
-    asyncio.run(_coordinators())
+    run_on_uvloop(_coordinators())
 
 
 async def _coordinators() -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 import pulsar
 from tests.protocol.test_cluster import ADMIN, TIMEOUT_MS, TOPIC, look_up, rest
-from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster
+from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster, run_on_uvloop
 from tests.support.waiting import until
 
 from pybroker.broker.lifecycle import bundle_handover
@@ -27,7 +27,7 @@ TYPES = {
 
 
 def test_rolling_restart_loses_nothing_and_keeps_all_clients() -> None:
-    asyncio.run(_rolling_restart())
+    run_on_uvloop(_rolling_restart())
 
 
 class _Load:
@@ -141,7 +141,7 @@ async def _give_back(cluster: ModelledCluster, index: int) -> None:
 
 def test_last_broker_stops_without_handover_and_others_try_the_next_broker() -> None:
     with _short_waits():
-        asyncio.run(_refused_handover())
+        run_on_uvloop(_refused_handover())
 
 
 @contextmanager

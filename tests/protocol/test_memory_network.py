@@ -22,6 +22,7 @@ from pybroker.ledgers.memory_store import MemoryCursorStore, MemoryLedgerStore
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.runtime import Runtime
+from pybroker.server.bind_addresses import BindAddress, bind_addresses
 from pybroker.server.command_table import command_table
 from pybroker.server.listener import Listener
 from pybroker.server.server_context import ServerContext
@@ -74,7 +75,7 @@ async def doors(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncIterat
     service.presence.addresses = AdvertisedAddresses(config, BoundPorts(BINARY, None, HTTP, None), "broker.example")
     service.presence.ready = True
     listener = Listener(ServerContext(service, command_table()))
-    listener.bind(config.bind_address, BINARY, None, None)
+    listener.bind(bind_addresses(config), None)
     http = HttpServer(service, None, clock)
     await listener.start()
     await http.start()
@@ -123,7 +124,7 @@ async def test_a_port_that_is_taken_is_named_with_its_key(monkeypatch: pytest.Mo
     async with doors(monkeypatch) as broker:
         second = Listener(broker.listener.context)
         with pytest.raises(CannotListen, match=r"6650.*brokerServicePort"):
-            second.bind("127.0.0.1", BINARY, None, None)
+            second.bind([BindAddress("127.0.0.1", BINARY, False, "brokerServicePort")], None)
 
 
 async def test_a_broker_that_stops_accepts_nobody_more(monkeypatch: pytest.MonkeyPatch) -> None:

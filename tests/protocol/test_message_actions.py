@@ -74,7 +74,7 @@ async def test_one_message_of_a_batch_is_acknowledged_and_the_last_one_ends_the_
     for query, status, reason in (
         ("?batchIndex=3", 404, "has 3 messages"),
         ("?batchIndex=-1", 404, "has 3 messages"),
-        ("?batchIndex=x", 404, "integer of 64 bits"),
+        ("?batchIndex=x", 404, "64-bit integer"),
     ):
         answer = await act(broker, position, "acknowledge", query)
         assert answer[0] == status

@@ -4,7 +4,6 @@ and messages of Java brokers.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from io import BytesIO
@@ -13,7 +12,7 @@ import pytest
 from fastavro import schemaless_writer
 from tests.protocol.test_cluster import rest
 from tests.support import modelled_cluster as model
-from tests.support.modelled_cluster import ClusterBroker, ModelledCluster
+from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, run_on_uvloop
 from tests.unit.broker.test_java_transaction_snapshots import SCHEMA
 from tests.unit.managed_ledger.stack import Topic
 
@@ -53,7 +52,7 @@ def run(story: Story) -> None:
             async with connect(broker.registered.broker_service_url, operation_timeout_s=20) as client:
                 await story(cluster, broker, client)
 
-    asyncio.run(work())
+    run_on_uvloop(work())
 
 
 async def register_java_broker(cluster: ModelledCluster) -> None:

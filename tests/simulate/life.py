@@ -41,6 +41,7 @@ from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore
 from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore
 from pybroker.runtime.runtime import Runtime
 from pybroker.runtime.tasks import TaskOwner
+from pybroker.server.bind_addresses import BindAddress
 from pybroker.server.command_table import command_table
 from pybroker.server.handlers.session_commands import check_expiry
 from pybroker.server.listener import Listener
@@ -117,7 +118,7 @@ class BrokerLife(Process):
         self.context_of_server = ServerContext(service, command_table())
         self._listener = Listener(self.context_of_server)
         self.network.serving = self
-        self._listener.bind("0.0.0.0", PORT, None, None)
+        self._listener.bind([BindAddress("0.0.0.0", PORT, False, "brokerServicePort")], None)
         ports = BoundPorts(PORT, None, HTTP_PORT, None)
         service.presence.addresses = AdvertisedAddresses(self.runtime.config, ports, host)
         self.tasks.start(self._run_background(self._listener), "background")

@@ -17,6 +17,7 @@ from tests.support.raw_client import all_frames, encode, frame, to_dict
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.managed_ledger.stored_info import StoredInfo
+from pybroker.server.bind_addresses import BindAddress
 from pybroker.server.command_table import command_table
 from pybroker.server.connection import Connection
 from pybroker.server.listener import Listener
@@ -119,7 +120,7 @@ class BinaryPort:
 async def binary_port(broker: MemoryBroker) -> AsyncIterator[BinaryPort]:
     """Serve the binary protocol of `broker`."""
     listener = Listener(ServerContext(broker.service, command_table()))
-    listener.bind("127.0.0.1", 0, None, None)
+    listener.bind([BindAddress("127.0.0.1", 0, False, "brokerServicePort")], None)
     await listener.start()
     port = BinaryPort(listener)
     try:

@@ -35,6 +35,7 @@ from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.runtime import Runtime
+from pybroker.server.bind_addresses import BindAddress
 from pybroker.server.command_table import command_table
 from pybroker.server.listener import Listener
 from pybroker.server.server_context import ServerContext
@@ -217,7 +218,7 @@ async def memory_broker(
     if stores.records is None:
         service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
     else:  # the broker keeps topic policies in a topic, with a client of itself
-        listener.bind("127.0.0.1", 0, None, None)
+        listener.bind([BindAddress("127.0.0.1", 0, False, "brokerServicePort")], None)
         await listener.start()
         service.presence.addresses = AdvertisedAddresses(
             config, BoundPorts(listener.port, None, 8080, None), "127.0.0.1"

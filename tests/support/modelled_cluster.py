@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 from weakref import WeakValueDictionary
 
+import uvloop
 from tests.support.bookkeeper_store_model import ModelCluster
 from tests.support.cluster_brokers import FixedRegistry
 from tests.support.shared_store import SharedSession, SharedTree
@@ -139,6 +140,13 @@ class ModelledCluster:
 
     def choose(self, _bundle: str) -> RegisteredBroker:
         return self.brokers[self.chosen].registered
+
+
+def run_on_uvloop(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test on the event loop of `pybroker serve`. The loop of Python 3.11 does not close a connection that is
+    accepted in the same iteration in which a killed broker closes its port (CPython issue 109564).
+    """
+    uvloop.run(test)
 
 
 @asynccontextmanager

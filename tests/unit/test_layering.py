@@ -45,7 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "config": ("errors",),
     "waiting": VALUES,
     "memory": (*VALUES, "waiting"),
-    "runtime": (*VALUES, "config", "memory"),
+    "runtime": (*VALUES, "config", "waiting", "memory"),
     "process": ("runtime", "model"),
     "storage_format": VALUES,
     "disk": (*VALUES, "runtime", "storage_format.marker_layout"),
@@ -101,7 +101,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *ANALYTICS[:-1],
         "client",
     ),
-    "configuration_check": (*VALUES, "config", "auth", "cluster", "metadata"),
+    "configuration_check": (
+        *VALUES,
+        "config",
+        "auth",
+        "cluster",
+        "metadata",
+        "runtime.proxied_port",
+        "server.bind_addresses",
+    ),
     "tools": (
         *STORES,
         "zookeeper",
@@ -374,6 +382,7 @@ PURE = (
     "server.outbox_shares",
     "server.handlers.request_limits",
     "server.read_pauses",
+    "runtime.proxy_protocol",
     "local_store.checkpoint.cursor_registry",
     "local_store.deferred_appends",
     "local_store.journal.journal_batcher",
@@ -440,6 +449,7 @@ WORLD = frozenset(
 AT_THE_EDGE: dict[str, set[str]] = {
     "runtime.clock": {"time"},
     "runtime.network": {"socket.create_server", "socket.socket"},
+    "runtime.proxied_port": {"socket.socket"},
     "admin.http.file_sending": {"socket.socket"},  # of a connection that there is
     "runtime.threads": {"concurrent.futures.ThreadPoolExecutor", "threading.Thread"},
     "embedding.thread": {"threading.Thread"},  # with the loop on it

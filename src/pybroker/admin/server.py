@@ -1,13 +1,9 @@
-"""HTTP server: binds the plain and TLS ports, serves on the broker's event loop, and closes within a deadline.
-
-It uses uvicorn's protocol class without uvicorn's server, because the application owns signals and the event loop.
-
-Invariant: after `close`, no connection is open and no request is running.
-"""
+"""HTTP server: binds the plain and TLS ports, serves on the broker's event loop, and closes within a deadline."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -65,6 +61,7 @@ from pybroker.admin.transactions import buffer_routes, coordinator_routes, pendi
 from pybroker.auth.server_tls import server_context
 from pybroker.errors import BrokerError, CannotListen, StoreError
 from pybroker.runtime import logs
+from pybroker.runtime.proxied_port import ProxiedPort, proxied_port
 from pybroker.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -126,7 +123,7 @@ class HttpServer:
     """HTTP on `webServicePort` and HTTPS on `webServicePortTls`, on the event loop that called `start`."""
 
     def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
-        """`tls_context` may be shared with other listeners, so that one refresher serves all of them."""
+        """`tls_context` may be shared with other listeners, so that all of them use the same renewed certificates."""
         self._broker = broker
         self._runtime = broker.runtime
         self._config = broker.runtime.config
@@ -154,8 +151,8 @@ class HttpServer:
         self._application = Application(broker, self.routes)
         self.limits = self._application.limits
         self._tls_context = tls_context
-        self._plain_port: Port | None = None
-        self._tls_port: Port | None = None
+        self._plain_port: Port | ProxiedPort | None = None
+        self._tls_port: Port | ProxiedPort | None = None
         self._connections: Connections | None = None
 
     @property
@@ -184,21 +181,19 @@ class HttpServer:
         return self._page.kept
 
     def bind(self) -> None:
-        """Bind the ports without serving, so that their addresses can be advertised first. Raises CannotListen with all
-        ports that could not be bound.
+        """Bind the ports without serving, so that their numbers are known first. Raises CannotListen with all ports
+        that could not be bound.
         """
-        address, config, network = self._config.bind_address, self._config, self._runtime.network
+        address, config = self._config.bind_address, self._config
         problems: list[str] = []
         if config.web_service_port is not None:
             try:
-                self._plain_port = network.bind(address, config.web_service_port, config.http_server_accept_queue_size)
+                self._plain_port = self._bind_one(config.web_service_port)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port, "webServicePort", error).problems
         if config.web_service_port_tls is not None:
             try:
-                self._tls_port = network.bind(
-                    address, config.web_service_port_tls, config.http_server_accept_queue_size
-                )
+                self._tls_port = self._bind_one(config.web_service_port_tls)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port_tls, "webServicePortTls", error).problems
         if problems:
@@ -206,7 +201,7 @@ class HttpServer:
             raise CannotListen(*problems)
 
     async def start(self) -> None:
-        """Start serving. Binds the ports if `bind` was not called."""
+        """Start serving, after `bind` if it was not called."""
         assert self._connections is None, "started twice"
         if self._plain_port is None and self._tls_port is None:
             self.bind()
@@ -242,7 +237,11 @@ class HttpServer:
         """
         await self._tasks.close()
         await self.console.close()
+        ports = self._plain_port, self._tls_port
         self._close_ports()
+        for port in ports:
+            if isinstance(port, ProxiedPort):
+                await port.finish()
         connections, self._connections = self._connections, None
         if connections is None:
             return
@@ -270,7 +269,7 @@ class HttpServer:
             await asyncio.sleep(longest_s / LOOKS_PER_TIMEOUT)
             connections.close_stalled(self._runtime.peer_clock.monotonic_ms() / 1000, longest_s)
 
-    async def _serve(self, bound: Port, tls_context: ssl.SSLContext | None) -> None:
+    async def _serve(self, bound: Port | ProxiedPort, tls_context: ssl.SSLContext | None) -> None:
         connections = self._connections
         assert connections is not None
         config = Config(
@@ -279,14 +278,20 @@ class HttpServer:
             ws="none",
             lifespan="off",
             interface="asgi3",
-            proxy_headers=False,
+            proxy_headers=self._config.web_service_trust_x_forwarded_for,
+            forwarded_allow_ips=list(self._config.ha_proxy_protocol_trusted_addresses) or "*",
             server_header=False,
             log_config=None,
             timeout_keep_alive=self._config.http_idle_timeout_ms / 1000,  # type: ignore[arg-type]
             h11_max_incomplete_event_size=self._config.http_max_request_header_size,
         )
         config.load()
-        await bound.serve(lambda: Reader(config, connections), tls_context, TLS_HANDSHAKE_TIMEOUT_S)
+        await bound.serve(functools.partial(Reader, config, connections), tls_context, TLS_HANDSHAKE_TIMEOUT_S)
+
+    def _bind_one(self, number: int) -> Port | ProxiedPort:
+        config = self._config
+        bound = self._runtime.network.bind(config.bind_address, number, config.http_server_accept_queue_size)
+        return proxied_port(bound, self._runtime) if config.web_service_ha_proxy_protocol_enabled else bound
 
     def _close_ports(self) -> None:
         for bound in (self._plain_port, self._tls_port):

@@ -1,4 +1,4 @@
-"""Time slices (`pybroker/runtime/time_slices.py`) for code that generates text."""
+"""Time slices (`pybroker/runtime/time_slices.py`) for code that generates long texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLICE_CHARACTERS = 256 * 1024
 
 
 def sliced(pieces: Iterator[str], clock: Clock) -> Iterator[str]:
-    """Join the `pieces` of each time slice. Some slices are empty."""
+    """Yield the `pieces`, joined by time slice. Some slices are empty. The caller yields to the event loop after each."""
     texts: list[str] = []
     size = 0
     ends_ms = clock.monotonic_ms() + SLICE_MS

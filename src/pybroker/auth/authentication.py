@@ -1,4 +1,4 @@
-"""Selection of the authentication provider for a client's credentials.
+"""Authentication of clients: selects the configured provider for a client's credentials.
 
 Invalid credentials are rejected; the client is never treated as anonymous instead. A client is anonymous if its method
 is not configured, `anonymousUserRole` is set, and `strictAuthMethod` is not set.
@@ -61,7 +61,9 @@ class AuthenticationService:
     def authenticate(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
     ) -> Identity:
-        """Authenticate in the calling thread. Raises AuthenticationError if credentials are missing or invalid."""
+        """Verify the credentials `data` of the authentication method, in the calling thread. Raises AuthenticationError
+        if they are missing or invalid. `now_s`: Unix time in seconds.
+        """
         if not self.enabled:
             return UNIDENTIFIED
         provider = self._providers.get(method)
@@ -84,14 +86,15 @@ class AuthenticationService:
         return self._checks.waiting
 
     def is_immediate(self, method: str, data: bytes) -> bool:
-        """Return whether `authenticate` would compute no password hash, which blocks the event loop."""
+        """Return whether `authenticate` would compute no password hash, so that the event loop may call it."""
         provider = self._providers.get(method)
         return not isinstance(provider, BasicProvider) or not _takes_hash(provider, data)
 
     async def authenticate_in_turn(
         self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
     ) -> Identity:
-        """Authenticate. Password hashes are computed in threads and queued fairly by address.
+        """Verify the credentials `data` of the authentication method. Password hashes are computed in threads, in a
+        fair queue by `address`. `now_s`: Unix time in seconds.
 
         Raises AuthenticationError, and TooManyRequests if the queue is full.
         """
@@ -102,9 +105,6 @@ class AuthenticationService:
         return self.authenticate(method, data, peer_certificate, now_s)
 
     async def _check(self, provider: BasicProvider, data: bytes, address: str) -> None:
-        """Compute one password hash. Concurrent callers with the same password share it, because a client opens many
-        connections simultaneously.
-        """
         user, password = provider.credentials(data)
         key = address, provider.digest(user, password)
         under_way = self._under_way.get(key)
@@ -122,8 +122,8 @@ class AuthenticationService:
     def http_credentials(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
     ) -> tuple[str, bytes]:
-        """Return the method and credentials of an HTTP request. Sources in this order: Authorization header, token in
-        the query, client certificate.
+        """Return the method and credentials of an HTTP request: from the Authorization header, else the token in the
+        query, else the client certificate.
 
         `headers` must have lower-case names or ignore case. Raises AuthenticationError if the header is malformed.
         """
@@ -143,7 +143,7 @@ class AuthenticationService:
         if method == provider_names.BASIC and method in self._providers:
             data = decoded_base64(text.encode())
             if data is None:
-                raise AuthenticationError("the Authorization header is not valid base64")
+                raise AuthenticationError("the credentials in the Authorization header are not valid Base64")
         return method, data or b""
 
     def authenticate_http(

@@ -25,8 +25,10 @@ class PeerCertificate:
 
 
 class AuthenticationProvider(ABC):
-    """One authentication method. Implementations must not expose their keys."""
+    """One authentication method."""
 
     @abstractmethod
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
-        """Verify the credentials. Raises AuthenticationError with a reason that is safe to send to the client."""
+        """Verify the credentials `data`. Raises AuthenticationError with a reason that is safe to send to the client.
+        `now_s`: Unix time in seconds.
+        """

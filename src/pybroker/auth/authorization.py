@@ -1,11 +1,9 @@
 """Authorization by role: superusers, tenant administrators, and permissions of namespaces and topics.
 
 Superusers may do everything, tenant administrators may do everything within their tenant, and other roles have the
-permissions that are granted on a namespace or topic. Checks read the current policies, so a grant applies from the next
-request on.
+permissions that are granted on a namespace or topic. A grant applies from the next request on.
 
-The `require` methods raise AuthorizationError with the missing permission. If authorization is disabled, they never
-raise.
+The `require` methods raise AuthorizationError with the missing permission; never if authorization is disabled.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ _PROVIDER_CLASS = "PulsarAuthorizationProvider"
 
 
 def check_configuration(config: BrokerConfig) -> None:
-    """Check that the broker can enforce the configured authorization. Raises ConfigError."""
     problems = []
     if config.authorization_enabled and not config.authentication_enabled:
         problems.append(
@@ -68,7 +65,6 @@ class AuthorizationService:
             raise _missing_grant(role, what, topic.namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def may_all(self, role: str | None) -> bool:
-        """Return whether the role is a superuser, or authorization is disabled."""
         return not self.enabled or self._is_superuser(role)
 
     def may_use(self, owner: str | None, role: str | None) -> bool:
@@ -76,17 +72,15 @@ class AuthorizationService:
         return owner is None or owner == role or self.may_all(role)
 
     def holder(self, role: str | None, nameless: str) -> Holder:
-        """Return the holder of fair shares and queue positions for `role`. A client without a role is identified by
-        `nameless`, such as its address.
+        """Return the account for fair shares and queues: `role`, or `nameless` (such as the address) for a client
+        without a role.
         """
         if role is None:
             return Holder(nameless)
         return holder_of_role(role, is_operator=self.enabled and role in self._config.super_user_roles)
 
     def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may produce to at least one topic. Pauses after each namespace, so that the caller can
-        yield to the event loop.
-        """
+        """Return whether `role` may produce to at least one topic. Yields after each namespace."""
         if not self.enabled or self._is_superuser(role):
             return True
         if role is None:
@@ -134,9 +128,8 @@ class AuthorizationService:
             raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
     def _is_superuser(self, role: str | None) -> bool:
-        """Return whether the role is a superuser. Raises AuthorizationError for proxy roles.
-
-        All other checks call this first, so proxy roles are rejected everywhere.
+        """Return whether the role is a superuser. Raises AuthorizationError for proxy roles, which are rejected
+        everywhere.
         """
         if role in self._proxy_roles:
             # A proxy's permissions must not replace the permissions of its client. The broker does not know the client's role.
@@ -176,16 +169,14 @@ class AuthorizationService:
 
 
 def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actions: AuthAction) -> AuthorizationError:
-    """Return the error for a role that has none of `actions`, of which one would suffice. The text does not reveal
-    whether the namespace exists.
-    """
+    """Return the error for a role that has none of `actions`. The text does not reveal whether the namespace exists."""
     if role is None:
         return _without_role(what)
     names = " or ".join(action.value for action in actions)
     call = f'POST /admin/v2/namespaces/{namespace}/permissions/{quote(role, safe="")} with ["{actions[0].value}"]'
     return AuthorizationError(
-        f"role {role!r} {what}: it lacks the permission {names} on namespace {namespace}. "
-        f"An administrator of tenant {namespace.tenant} can grant it: {call}"
+        f"role {role!r} {what}: the permission {names} on namespace {namespace} is missing. "
+        f"An administrator of tenant {namespace.tenant} can grant the permission: {call}"
     )
 
 

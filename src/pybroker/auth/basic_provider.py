@@ -1,7 +1,7 @@
 """Authentication method `basic`: user and password, checked against an `.htpasswd` file.
 
 Supported hashes are apr1 (MD5), SHA-1, and the crypt(3) hashes MD5, SHA-256, SHA-512, and DES. The file is read once,
-when the broker starts. Checking an unknown user takes as long as checking a wrong password.
+when the broker starts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ UNKNOWN_USER = ""
 
 
 class BasicProvider(AuthenticationProvider):
-    """Password provider with caches.
+    """Password provider with caches of correct passwords (as keyed digests) and of recent wrong ones, because hashes
+    are slow.
 
-    Correct passwords are cached as keyed digests, because hashes are slow and HTTP clients send the password with each
-    request. Recent wrong passwords are also cached, because clients retry with the same password. `verify` may run in
-    any thread; all other methods run in one thread only.
+    `verify` may run in any thread; all other methods run in one thread only.
     """
 
     def __init__(self, location: str, max_password_bytes: int = DEFAULT_MAX_PASSWORD_BYTES) -> None:
@@ -61,7 +60,11 @@ class BasicProvider(AuthenticationProvider):
         except UnicodeDecodeError:
             raise AuthenticationError("the user name or the password is not UTF-8") from None
         if not colon:
-            raise AuthenticationError("no user and password were sent" if not data else "expected user:password")
+            raise AuthenticationError(
+                "the client sent no user and password"
+                if not data
+                else "the credentials must have the form user:password"
+            )
         return user, password
 
     def row_of(self, user: str) -> str:

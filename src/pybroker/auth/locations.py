@@ -1,7 +1,6 @@
 """Reader of keys and password files from a configured location: a path, a `file:` or `data:` URL, or Base64 text.
 
-Error texts contain the configuration key, never a value that may be a secret. A value that looks like a path is treated
-as a path even if it is valid Base64. Otherwise a mistyped path would become a secret that can be guessed.
+Error texts contain the configuration key, never a value that may be a secret.
 """
 
 from __future__ import annotations
@@ -56,10 +55,8 @@ def decoded_base64(data: bytes) -> bytes | None:
 
 
 def looks_like_path(text: str) -> bool:
-    """Return whether `text` looks like a path and not like random Base64.
-
-    A path starts like a path, has an existing first directory, consists of words and slashes, or is a short name with
-    an extension.
+    """Return whether `text` looks like a path and not like random Base64. A mistyped path must not become a secret that
+    can be guessed.
     """
     if text.startswith(("./", "../", "~/")):
         return True
@@ -74,9 +71,7 @@ def looks_like_path(text: str) -> bool:
 
 
 def _reads_like_words(text: str) -> bool:
-    """Return whether runs of letters and digits are as long as words. In random Base64, the average run has two
-    characters.
-    """
+    """Return whether runs of letters and digits are as long as words."""
     runs = _RUN.findall(text)
     return len(runs) > 0 and sum(map(len, runs)) >= SHORTEST_WORDS * len(runs)
 

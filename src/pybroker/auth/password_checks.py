@@ -1,9 +1,7 @@
-"""Password checks in threads, with limited concurrency.
+"""Password checks in threads, with limited concurrency, because a hash can take a second.
 
-The limits are necessary because unauthenticated clients request the checks, and a hash can take a second.
-
-At most `concurrent` checks run, including checks whose clients have disconnected. Addresses are served round robin, and
-so are the users of one address. An address with too many wrong passwords is delayed.
+At most `concurrent` checks run. Client addresses are served round robin, and so are the users of one address. An
+address with too many wrong passwords is delayed.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class CheckLimits(NamedTuple):
 
 
 class PasswordChecks(Admissions[str, None]):
-    """Queue of password checks, fair by client address. Used on one event loop."""
+    """Queue of password checks, fair by client address."""
 
     def __init__(self, limits: CheckLimits, clock: Clock) -> None:
         self._limits = limits
@@ -52,7 +50,7 @@ class PasswordChecks(Admissions[str, None]):
         """Run `verify` in a thread when a thread is available. Raises TooManyRequests if the queue is full or the check
         takes too long.
 
-        The queue is fair by `address`, and by `name` (the user's queue) within an address.
+        The queue is fair by `address`, and by the user's queue `name` within an address.
         """
         try:
             await self._queue.enter(address, self._limits.timeout_s, name)
@@ -92,9 +90,7 @@ class PasswordChecks(Admissions[str, None]):
         self.running -= 1
 
     def retry_ms(self, addresses: Collection[str]) -> float | None:
-        """Return the time in milliseconds until the delay of one of these addresses ends. None while all threads are
-        busy, because the end of a running check admits the next one.
-        """
+        """Return the milliseconds until the delay of one of these addresses ends; None while all threads are busy."""
         if self.running >= self._limits.concurrent:
             return None
         return min(self._failures[each].wait_ms() for each in addresses)

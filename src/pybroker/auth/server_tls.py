@@ -1,7 +1,7 @@
 """TLS of the listeners: TLS context, client certificates, and certificate renewal.
 
 The minimum version is TLS 1.2. TLS sessions are never resumed, because a resumed session would skip the check of the
-client certificate, even after its authority was removed.
+client certificate.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _require_readable(key: str, path: str) -> None:
 
 
 def _no_password() -> bytes:
-    raise ValueError("the key is encrypted")
+    raise ValueError("the private key is encrypted with a password")
 
 
 def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
@@ -106,8 +106,8 @@ def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVers
 
 
 def openssl_ciphers(names: Sequence[str]) -> list[str]:
-    """Convert `tlsCiphers` to OpenSSL names. The input may contain Java names. TLS 1.3 ciphers are omitted, because
-    Python cannot select them and all of them are secure.
+    """Convert `tlsCiphers`, which may contain Java names, to OpenSSL names. TLS 1.3 ciphers are omitted, because Python
+    cannot select them.
     """
     return [_openssl_cipher(name) for name in names if not name.startswith("TLS_") or "_WITH_" in name]
 
@@ -149,10 +149,8 @@ def changed_files(seen: Sequence[FileMark], present: Sequence[FileMark]) -> list
 
 
 class CertificateRefresher:
-    """Reloads certificate files. New handshakes use the new files; existing connections continue.
-
-    Invariant: invalid files (such as half-written files) do not replace the current certificates, and are read again
-    later.
+    """Reloads certificate files. New handshakes use the new files; existing connections continue. Invalid files do not
+    replace the current certificates.
     """
 
     def __init__(self, context: ssl.SSLContext, config: BrokerConfig, stats: BrokerStats) -> None:
@@ -166,8 +164,8 @@ class CertificateRefresher:
         self._note_expiry()
 
     async def run(self) -> None:
-        """Check the files every tlsCertRefreshCheckDurationSec until cancelled. Return immediately if the interval is
-        0.
+        """Reload changed files every tlsCertRefreshCheckDurationSec seconds until cancelled; return at once if that
+        interval is 0.
         """
         period_s = self._config.tls_cert_refresh_check_duration_sec
         while period_s > 0:

@@ -8,7 +8,7 @@ from pybroker.errors import AuthenticationError
 
 
 class TlsProvider(AuthenticationProvider):
-    """Provider of the method `tls`. Ignores all credentials in CONNECT and HTTP headers."""
+    """Provider of the method `tls`. Other credentials of the client are ignored."""
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
         if peer_certificate is None:

@@ -1,7 +1,6 @@
 """Authentication method `token`: JSON web tokens, signed with a shared secret or a private key.
 
-Only the algorithms of the configured key's family are accepted. So a public key cannot be misused as a shared secret,
-and unsigned tokens fail. Validity periods are compared with the caller's clock.
+Only the algorithms of the configured key's family are accepted, so a public key cannot be misused as a shared secret.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class TokenProvider(AuthenticationProvider):
 
     def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
         if not data:
-            raise AuthenticationError("no token was sent")
+            raise AuthenticationError("the client sent no token")
         if len(data) > MAX_TOKEN_BYTES:
             raise AuthenticationError(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
         claims = self._verified_claims(data)
@@ -87,18 +86,15 @@ class TokenProvider(AuthenticationProvider):
         raise AuthenticationError("the token is not a JWT, or it was not signed with the broker's key")
 
     def _require_valid_time(self, claims: dict[str, Any], now_s: float) -> float | None:
-        """Check the validity period of the token. Return its expiry time, None without one. Raises
-        AuthenticationError.
-        """
         skew_s = self._settings.clock_skew_s
         not_before_s = _time_claim(claims, "nbf")
         if not_before_s is not None and now_s + skew_s < not_before_s:
-            raise AuthenticationError("the token is not valid yet")
+            raise AuthenticationError("the token is not valid yet: check its claim nbf and the clocks")
         expires_s = _time_claim(claims, "exp")
         if expires_s is None:
             return None
         if now_s - skew_s >= expires_s:
-            raise AuthenticationError("the token has expired")
+            raise AuthenticationError("the token has expired: connect with a new token")
         return expires_s + skew_s
 
     def _require_audience(self, claims: dict[str, Any]) -> None:
@@ -134,14 +130,12 @@ def _time_claim(claims: dict[str, Any], name: str) -> float | None:
 
 
 def _no_number(text: str) -> NoReturn:
-    """Reject NaN and Infinity in a token, because such an expiry time would never pass."""
-    raise ValueError(f"{text} in a token")
+    """Reject NaN and Infinity, because such an expiry time would never pass."""
+    raise ValueError(f"the token contains {text}, which is not a JSON number")
 
 
 def _secret_keys(content: bytes) -> list[_VerifyingKey]:
-    """Return the possible secrets: the bytes of the file and, if these are Base64, the decoded bytes, because tools
-    differ.
-    """
+    """Return the possible secrets: the bytes of the file and, if these are Base64, the decoded bytes."""
     import jwt  # noqa: PLC0415  (see TokenProvider)
 
     keys = []

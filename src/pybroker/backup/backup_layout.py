@@ -1,4 +1,4 @@
-"""Files of a backup directory.
+"""The files of a backup directory, and which segment files a backup must copy.
 
     backup.json                           format, and lineage: the id of the data history that all restore points belong to
     ledgers/<ledger id>.ledger            segment files, shared by the restore points
@@ -87,13 +87,13 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def point_name(created_ms: int, snapshot_id: str) -> str:
-    """Return the directory name of a restore point. The names sort by time."""
+    """Return the directory name of a restore point. The names sort by time. `created_ms`: milliseconds since 1970."""
     seconds, milliseconds = divmod(created_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{milliseconds:03d}Z-{snapshot_id[:8]}"
 
 
 def encode_checked(value: msgspec.Struct) -> bytes:
-    """Return two lines: the value as JSON, and the CRC32C of the first line."""
+    """Encode a document as two lines: JSON, and the CRC32C of the first line."""
     data = msgspec.json.encode(value)
     return data + f"\n{crc32c(data):08x}\n".encode()
 
@@ -120,8 +120,8 @@ def encode_ledger_line(copied: CopiedLedger) -> bytes:
 
 
 def decode_ledger_lines(data: bytes) -> dict[int, CopiedLedger]:
-    """Return the last line of each ledger. Damaged lines, such as an incomplete last line, are ignored, so their files
-    are copied again.
+    """Decode `ledgers.jsonl`: return the last line of each ledger. Damaged lines, such as an incomplete last line, are
+    ignored, so their files are copied again.
     """
     copied: dict[int, CopiedLedger] = {}
     for line in data.split(b"\n"):
@@ -147,11 +147,10 @@ class CopyTask(msgspec.Struct, frozen=True):
 def plan_copies(
     file_sizes: Mapping[int, int], end_offsets: Mapping[int, int], copied: Mapping[int, CopiedLedger]
 ) -> tuple[list[CopyTask], list[CopiedLedger]]:
-    """Return the necessary copies, and the segment files that the backup already contains.
+    """Return the copies of segment files that a backup needs, and the files that it already contains.
 
     `file_sizes`: sizes of the segment files in the snapshot. `end_offsets`: valid lengths of unsealed ledgers, from the
-    snapshot's `checkpoint.db`; later bytes belong to no checkpoint. Raises BackupError if the backup contains more
-    bytes of a ledger than the snapshot.
+    snapshot's `checkpoint.db`. Raises BackupError if the backup contains more bytes of a ledger than the snapshot.
     """
     tasks, unchanged = [], []
     for ledger_id, size in sorted(file_sizes.items()):
@@ -178,8 +177,8 @@ def plan_copies(
 
 
 def ledgers_without_file(file_sizes: Mapping[int, int], end_offsets: Mapping[int, int]) -> list[int]:
-    """Return ledgers that were deleted after the checkpoint and before the hard links were created. Their rows must be
-    removed.
+    """Return the ledgers in `checkpoint.db` of the snapshot that have no segment file, because they were deleted before
+    the hard links were created. The caller removes their rows.
     """
     return [ledger_id for ledger_id, end in end_offsets.items() if end and ledger_id not in file_sizes]
 

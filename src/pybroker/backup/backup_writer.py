@@ -1,4 +1,4 @@
-"""Writer of restore points, from a data snapshot or from the data directory of a stopped broker.
+"""Writes restore points of a backup, from a data snapshot or from the data directory of a stopped broker.
 
 Operation: segment files are copied first. When the bytes of a file are durable and verified, a line is added to
 `ledgers.jsonl`. Then the databases are copied, then the manifest is written, in a temporary directory that is renamed
@@ -81,10 +81,10 @@ class BackupResult:
 
 
 def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: Progress) -> BackupResult:
-    """Add a restore point to `target`, which is created if it does not exist. Existing restore points never change.
+    """Add a restore point to the backup directory `target`, which is created if it does not exist.
 
-    Raises BackupError if `target` is not a backup directory, contains the backup of another lineage, or is in use.
-    Raises OSError, for example if the disk is full.
+    Raises BackupError if `target` is not a backup directory, contains the backup of another lineage, or is in use;
+    OSError, for example if the disk is full.
     """
     try:
         with _opened(target, source.lineage):
@@ -261,7 +261,8 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
 
 
 def stopped_source(data: Path, created_ms: int, new_lineage: str, snapshot_id: str) -> BackupSource:
-    """Return the source for the data directory of a stopped broker, which the caller has locked.
+    """Return the source of a backup of a stopped broker, whose data directory the caller has locked. `created_ms`:
+    milliseconds since 1970.
 
     Raises BackupError if the broker was not stopped cleanly, because its journal would contain data that the backup
     lacks.

@@ -10,8 +10,7 @@ Metadata does not change between the mark of the checkpoint and the last link, a
 metadata no longer needs it.
 
 Limits: one snapshot at a time. It is removed when it is released, or `dataSnapshotTimeoutSeconds` after its last
-renewal. A snapshot fails if the pause exceeds `dataSnapshotPauseTimeoutMs`. When a broker starts, it removes snapshots
-of earlier runs.
+renewal. A snapshot fails if the pause exceeds `dataSnapshotPauseTimeoutMs`.
 
 Concurrency: runs on the event loop; files are linked and copied in threads.
 """
@@ -80,9 +79,7 @@ class DataSnapshots:
         self.current: DataSnapshot | None = None
 
     async def create(self) -> DataSnapshot:
-        """Take a snapshot. Raises SnapshotInUse if one exists. Raises StoreError on failure, after removing the
-        files.
-        """
+        """Take a data snapshot. Raises SnapshotInUse if one exists; StoreError on failure, after removing the files."""
         if self._creating.locked() or self.current is not None:
             raise SnapshotInUse(self._in_use_text())
         async with self._creating:
@@ -105,7 +102,7 @@ class DataSnapshots:
         return snapshot
 
     def renew(self, snapshot_id: str) -> DataSnapshot | None:
-        """Restart the expiry time. Return None if the snapshot does not exist."""
+        """Restart the expiry time of a snapshot. Return None if it does not exist."""
         snapshot = self.current
         if snapshot is None or snapshot.snapshot_id != snapshot_id:
             return None
@@ -113,7 +110,6 @@ class DataSnapshots:
         return snapshot
 
     async def release(self, snapshot_id: str) -> bool:
-        """Remove a snapshot. Return False if it does not exist."""
         snapshot = self.current
         if snapshot is None or snapshot.snapshot_id != snapshot_id:
             return False
@@ -220,7 +216,7 @@ class DataSnapshots:
 
 
 def remove_earlier_snapshots(directory: Path) -> None:
-    """Remove snapshots that an earlier run of the broker left in its data directory. Blocking."""
+    """Remove data snapshots that an earlier run of the broker left in its data directory. Blocking."""
     _remove(directory / SNAPSHOTS)
 
 

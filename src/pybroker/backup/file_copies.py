@@ -61,11 +61,11 @@ class FileCopier:
         self._progress = progress
 
     def copy(self, source: Path, target: Path, offset: int, length: int, crc: int) -> int:
-        """Copy the bytes from `offset` to `length` to the same offset in `target`, and truncate `target` at `length`.
+        """Copy the bytes from `offset` to `length` of a file to the same offset in `target`, which is truncated at
+        `length`. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of all `length` bytes, as read back
+        from the target.
 
-        `crc`: checksum of the bytes before `offset`. Return the checksum of all `length` bytes, read back from the
-        target. Raises OSError, and BackupError if the source is too short or the target returns other bytes than were
-        written.
+        Raises OSError, and BackupError if the source is too short or the target returns other bytes than were written.
         """
         written_crc = crc
         with open(target, "r+b" if target.exists() else "w+b", opener=private, buffering=0) as to:
@@ -81,7 +81,9 @@ class FileCopier:
         return written_crc
 
     def checksum(self, path: Path, offset: int, length: int, crc: int) -> int:
-        """Read the bytes from `offset` to `length` from the device. Return their checksum, continued from `crc`."""
+        """Return the CRC32C of the first `length` bytes of a file, of which `crc` covers the bytes before `offset`.
+        Reads from the device.
+        """
         with path.open("rb", buffering=0) as file:
             if _DROP is not None:
                 os.posix_fadvise(file.fileno(), 0, 0, _DROP)
@@ -103,7 +105,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file with access for its owner only, because it contains messages. For use as `opener` of `open`."""
+    """Open a file that only its owner can access. For use as `opener` of `open`."""
     return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY_FILE)
 
 

@@ -46,10 +46,11 @@ class RestoreResult:
 
 
 def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Progress) -> RestoreResult:
-    """Restore the restore point `point` into the data directory `data`. An empty `point` means the newest one.
+    """Restore the restore point named `point` (empty: the newest one) into the data directory `data`. After an error,
+    the call can be repeated.
 
     Raises BackupError if the backup is damaged or incomplete, or if `data` contains other data; DataDirectoryInUse;
-    ForeignDirectory; OSError. The backup is never changed. After an error, the call can be repeated.
+    ForeignDirectory; OSError. The backup is never changed.
     """
     point = point or newest_point(backup)
     manifest = read_manifest(backup, point)

@@ -1,4 +1,4 @@
-"""The rules of a ledger's writer: unconfirmed entries, acknowledgements of bookies, and the change of the ensemble.
+"""The state of a ledger's writer: unconfirmed entries, acknowledgements of bookies, and the change of the ensemble.
 
 Invariants: entries are confirmed in order, each with A acknowledgements of its write set in the current ensemble;
 nothing is confirmed while the ensemble changes, because the new segment begins after the last confirmed entry.
@@ -68,7 +68,6 @@ class AppendState:
         return self.write_sets[entry_id % self._ensemble_size]
 
     def push(self, entry: PendingEntry) -> None:
-        """Add the next entry."""
         assert entry.entry_id == self.last_pushed + 1, "entry ids have no gaps"
         self.last_pushed = entry.entry_id
         self.length_bytes = entry.length_bytes
@@ -76,7 +75,9 @@ class AppendState:
         self.pending_bytes += entry.size_bytes
 
     def acked(self, entry_id: int, index: int, bookie_id: str) -> bool:
-        """Count an acknowledgement. Return True if entries can be confirmed now (`take_confirmed`)."""
+        """Record that a bookie of the ensemble (at `index`) has stored an entry. Return True if entries can be
+        confirmed now (`take_confirmed`).
+        """
         entry = self.pending.get(entry_id)
         if entry is None or self.ensemble[index] != bookie_id:
             return False
@@ -86,7 +87,6 @@ class AppendState:
         )
 
     def take_confirmed(self) -> list[PendingEntry]:
-        """Remove and return the entries that are confirmed now."""
         confirmed: list[PendingEntry] = []
         if self.is_changing:
             return confirmed
@@ -103,9 +103,8 @@ class AppendState:
         return confirmed
 
     def add_failed(self, entry_id: int, index: int, bookie_id: str, *, is_refused: bool) -> bool:
-        """Record that a bookie did not store an entry. Return True if the bookie has to be replaced.
-
-        `is_refused`: the bookie certainly did not store it.
+        """Record that a bookie of the ensemble (at `index`) did not confirm an entry. Return True if the bookie must be
+        replaced. `is_refused`: the bookie certainly did not store the entry.
         """
         if self.ensemble[index] != bookie_id:
             return False
@@ -125,9 +124,8 @@ class AppendState:
         self.is_changing = True
 
     def end_change(self, ensemble: tuple[str, ...]) -> list[tuple[PendingEntry, int]]:
-        """Use the new ensemble from now on. Return the entries to send again, each with the index of its new bookie.
-
-        The caller then confirms entries (`take_confirmed`).
+        """Use the new ensemble from now on. Return the entries to send again, each with the index of the bookie in the
+        ensemble. The caller then confirms entries (`take_confirmed`).
         """
         assert self.is_changing
         replaced = replaced_indexes(self.ensemble, ensemble)
@@ -147,12 +145,10 @@ class AppendState:
         return again
 
     def is_certainly_not_stored(self, entry: PendingEntry) -> bool:
-        """Return whether every bookie of the write set refused the entry."""
         mask = self._write_masks[entry.entry_id % self._ensemble_size]
         return not entry.is_doubtful and not entry.acked and entry.refused & mask == mask
 
     def drop_pending(self) -> list[PendingEntry]:
-        """Remove and return all unconfirmed entries, because the writer has failed."""
         dropped = list(self.pending.values())
         self.pending.clear()
         self.pending_bytes = 0

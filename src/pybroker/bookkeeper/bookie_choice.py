@@ -25,7 +25,9 @@ class Quarantine:
         self._until_ms: dict[str, float] = {}
 
     def failed(self, bookie_id: str, now_ms: float) -> bool:
-        """Count a failure. Return True if the bookie enters quarantine because of it."""
+        """Count a failure of a bookie. Return True if the bookie enters quarantine because of it. `now_ms`: the
+        monotonic clock.
+        """
         since_ms, count = self._failures.get(bookie_id, (now_ms, 0))
         if now_ms - since_ms > self._interval_ms:
             since_ms, count = now_ms, 0
@@ -46,16 +48,14 @@ class Quarantine:
         return True
 
     def keep(self, bookie_ids: Collection[str]) -> None:
-        """Forget bookies that left the cluster, so that the tables do not grow."""
         for table in (self._failures, self._until_ms):
             for bookie_id in [each for each in table if each not in bookie_ids]:
                 del table[bookie_id]
 
 
 def choose_bookies(count: int, healthy: Iterable[str], others: Iterable[str], chance: Chance) -> list[str]:
-    """Choose different bookies at random, healthy ones first; `others` are in quarantine, and better than none.
-
-    Raises NotEnoughBookies.
+    """Return `count` different bookies, at random; bookies in quarantine (`others`) only if there are too few `healthy`
+    ones. Raises NotEnoughBookies.
     """
     first, second = sorted(set(healthy)), sorted(set(others))
     chance.shuffle(first)

@@ -37,8 +37,8 @@ class AddListener(Protocol):
     """A writer, which is notified of the responses to its adds."""
 
     def add_answered(self, entry_id: int, index: int, bookie_id: str, code: int) -> bool:
-        """Handle the response to an add. Return True if entries may be confirmed: `confirm` is then called once after a
-        group of responses.
+        """Handle a bookie's response to the request to store an entry: `code` is the result of the bookie at `index` of
+        the ensemble. Return True if entries may be confirmed; `confirm` is then called once after a group of responses.
         """
 
     def confirm(self) -> None: ...
@@ -107,7 +107,7 @@ class BookieConnection(asyncio.Protocol):
         self._last_request_id = 0
 
     async def connect(self, address: BookieAddress, open_transport: OpenTransport) -> None:
-        """Connect to the bookie. On failure, close the connection with the reason."""
+        """Connect to the bookie. If this fails, all requests end with `UNREACHABLE`."""
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                 await open_transport(address, self)
@@ -117,7 +117,9 @@ class BookieConnection(asyncio.Protocol):
             self.close(f"cannot connect to {address.host}:{address.port}: {error}")
 
     def add(self, listener: AddListener, index: int, ledger_id: int, entry_id: int, frame: bytes) -> None:
-        """Send an add. The listener is notified later, never inside of this call."""
+        """Send the request `frame`, which stores an entry. The listener receives the response with `index`, later and
+        never inside of this call.
+        """
         request = _Add(listener, index, ledger_id, entry_id, frame, self._tick)
         self.unanswered_bytes += len(frame)
         key = (ledger_id, entry_id)
@@ -134,14 +136,16 @@ class BookieConnection(asyncio.Protocol):
     def read(
         self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
     ) -> asyncio.Future[ReadResult]:
-        """Request a stored entry. The future resolves to a result and never raises."""
+        """Request an entry. The future has the response, also for a failure, and never raises."""
         frame = read_request(ledger_id, entry_id, flags, master_key)
         return self._begin_read((READ, ledger_id, entry_id), frame)
 
     def batch_read(
         self, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int
     ) -> asyncio.Future[ReadResult]:
-        """Request consecutive entries: as many as the bookie has and the limits allow. The future never raises."""
+        """Request consecutive entries, as many as the bookie has and the limits allow. The future has the response,
+        also for a failure, and never raises.
+        """
         self._last_request_id += 1
         frame = batch_read_request(ledger_id, first_entry_id, self._last_request_id, max_count, max_bytes)
         return self._begin_read((BATCH_READ, ledger_id, self._last_request_id), frame)

@@ -25,16 +25,17 @@ async def open_tcp(address: BookieAddress, protocol: asyncio.Protocol) -> None:
 
 
 class Trouble(NamedTuple):
-    """The failure of a bookie that has not responded since. `since_ms`: the first failure, by the monotonic clock."""
+    """A failure of a bookie after which it has not responded. `since_ms`: the first such failure, by the monotonic
+    clock.
+    """
 
     since_ms: float
     reason: str
 
 
 class BookiePool:
-    """The bookies of one client.
-
-    It connects to a bookie when it is first used, and again when it is used after a failure.
+    """The bookies of one client. The pool connects to a bookie when it is first used, and again when it is used after a
+    failure.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class BookiePool:
         self.is_closing = False
 
     def connection(self, bookie_id: str) -> BookieConnection:
-        """Return the connection to a bookie. After a recent failure it is closed, so that its requests fail at once."""
+        """Return the connection to a bookie. Shortly after a failed connection, a closed one is returned, so that
+        requests fail immediately.
+        """
         connection = self._connections.get(bookie_id)
         if connection is not None and (not connection.is_closed or self._is_waiting(bookie_id)):
             return connection
@@ -82,10 +85,7 @@ class BookiePool:
 
     @asynccontextmanager
     async def connected_v3(self, bookie_id: str) -> AsyncIterator[ConnectionV3]:
-        """Open a separate connection with protocol version 3 for the duration of the block.
-
-        Raises BookieUnavailable.
-        """
+        """Open a separate connection with protocol version 3 for the duration of the block. Raises BookieUnavailable."""
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         connection = ConnectionV3(bookie_id, self._options)
         try:
@@ -105,7 +105,7 @@ class BookiePool:
             connection.close("closed by the client")
 
     def choose(self, count: int, excluded: Collection[str] = ()) -> list[str]:
-        """Choose bookies for new entries. Raises NotEnoughBookies."""
+        """Return `count` bookies for new entries, none of them in `excluded`. Raises NotEnoughBookies."""
         writable = self._registry.writable()
         self._quarantine.keep(writable)
         now_ms = self._clock.monotonic_ms()
@@ -114,14 +114,14 @@ class BookiePool:
         return choose_bookies(count, healthy, set(usable).difference(healthy), self._chance)
 
     def failed(self, bookie_id: str) -> None:
-        """Count a failure of a bookie that a writer observed."""
+        """Count a failure of a bookie, which may put the bookie into quarantine."""
         self.failures[bookie_id] += 1
         if self._quarantine.failed(bookie_id, self._clock.monotonic_ms()):
             self.quarantine_count += 1
             logs.warning("bookie.quarantined", bookie=bookie_id, duration_ms=self._options.quarantine_ms)
 
     def in_order_of_health(self, bookie_ids: list[str]) -> list[str]:
-        """Return the bookies in the given order, with the bookies whose last connection failed at the end."""
+        """Return the same bookies, with those at the end whose last connection failed."""
         return sorted(bookie_ids, key=self._failed_ms.__contains__) if self._failed_ms else bookie_ids
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class BookiePool:
     # --- the condition of bookies ------------------------------------------------------------------------------------
 
     def trouble(self, bookie_id: str) -> Trouble | None:
-        """Return the failure since which the bookie has not responded; None if it responds."""
+        """Return the failure after which the bookie has not responded; None if it responds."""
         connection = self._connections.get(bookie_id)
         if connection is not None and connection.has_answered and not connection.is_closed:
             self._troubles.pop(bookie_id, None)
@@ -164,7 +164,9 @@ class BookiePool:
         return self._quarantine.contains(bookie_id, self._clock.monotonic_ms())
 
     async def probe(self, bookie_id: str) -> None:
-        """Check on a separate connection whether a bookie responds. A failure of this check is not counted."""
+        """Record whether a bookie responds, from an attempt on a separate connection. A failed attempt does not count
+        as a failure of the bookie.
+        """
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None or self.is_closing:
             return
@@ -178,7 +180,6 @@ class BookiePool:
             self.works(bookie_id)
 
     def forget(self, bookie_ids: Collection[str]) -> None:
-        """Forget bookies that left the cluster, so that the tables do not grow."""
         for bookie_id in bookie_ids:
             self._troubles.pop(bookie_id, None)
             self.failures.pop(bookie_id, None)

@@ -1,15 +1,16 @@
-"""The pace of ensemble changes of one open ledger while its entries are not confirmed. Pure.
+"""The pauses between replacements of bookies in an open ledger's ensemble, while none of its entries is confirmed.
+Pure.
 
-Bookies that are dead stay registered until their sessions end, so a replacement may fail at once. The first change is immediate.
-Each further one without a confirmed entry between them waits twice as long as the one before. Only the first one is
-logged, and the last one when entries are confirmed again.
+Bookies that are dead stay registered until their sessions end, so a replacement may fail at once. The first change is
+immediate. Each further one without a confirmed entry between them waits twice as long as the one before. Only the first
+one is logged, and the last one when entries are confirmed again.
 """
 
 from __future__ import annotations
 
 
 class ChangePacing:
-    """Ensemble changes of one writer without a confirmed entry between them."""
+    """The replacements of bookies by one writer since its last confirmed entry."""
 
     __slots__ = ("_behind", "_changes", "_first_ms", "_has_waited", "_max_ms")
 
@@ -21,7 +22,9 @@ class ChangePacing:
         self._has_waited = False
 
     def wait_ms(self, last_confirmed: int) -> float:
-        """Return how many milliseconds to wait before the next change; call `waited` after the wait. 0: change now."""
+        """Return how many milliseconds to wait before the next replacement of a bookie; 0: replace now.
+        `last_confirmed`: the id of the last confirmed entry. Call `waited` after the wait.
+        """
         if self._behind != last_confirmed:
             self._behind, self._changes, self._has_waited = last_confirmed, 0, False
         if not self._changes or self._has_waited:
@@ -32,7 +35,7 @@ class ChangePacing:
         self._has_waited = True
 
     def changed(self) -> bool:
-        """Record a change. Return whether to log it."""
+        """Record a replacement of a bookie. Return whether to log it."""
         self._has_waited = False
         self._changes += 1
         return self._changes == 1
@@ -42,6 +45,8 @@ class ChangePacing:
         return self._changes > 1
 
     def confirmed(self) -> int:
-        """Record that entries are confirmed again. Return the number of changes since the last confirmed entry."""
+        """Record that entries are confirmed again. Return the number of replacements since the previous confirmed
+        entry.
+        """
         changes, self._changes, self._behind = self._changes, 0, None
         return changes

@@ -72,11 +72,8 @@ class BookKeeperClient:
         digest_type: DigestType | None = None,
         password: bytes | None = None,
     ) -> LedgerWriter:
-        """Create a ledger and return its writer. Without `digest_type` or `password`, the options decide.
-
-        Raises NotEnoughBookies, MetadataUnknown.
-
-        After MetadataUnknown the ledger may exist, empty and without a user.
+        """Create a ledger with the custom metadata `custom`, and return its writer. Without `digest_type` or
+        `password`, the options decide. Raises NotEnoughBookies, and MetadataUnknown: an empty ledger may exist then.
         """
         options = self.options
         while True:
@@ -124,10 +121,9 @@ class BookKeeperClient:
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
         """Refuse further entries, wait for entries in flight, and close the ledger permanently. Idempotent.
 
-        The result is final and decides all unknown entries: entries up to the ledger's last entry are stored, later
-        ones are not. Another client may have recovered the ledger: it then has at least the entries that were reported
-        as stored. Raises MetadataUnknown, NoSuchLedger, and the errors of a recovery, as long as the contents are not
-        decided.
+        The result decides all unknown entries: entries up to the ledger's last entry are stored, later ones are not. If
+        another client has recovered the ledger, it has at least the entries that were reported as stored. Raises
+        MetadataUnknown, NoSuchLedger, and the errors of a recovery, as long as the contents are not decided.
         """
         writer.end(LedgerClosed(f"Ledger {writer.ledger_id} was closed by its writer."))
         await writer.drained()
@@ -144,21 +140,19 @@ class BookKeeperClient:
             known = await self._recovery(ledger_id, known.metadata.password).run()
         if known.metadata.last_entry_id < writer.last_confirmed:
             raise BookKeeperError(
-                f"Entries are lost: another client closed ledger {ledger_id} at entry "
+                f"The store has lost entries: another client closed ledger {ledger_id} at entry "
                 f"{known.metadata.last_entry_id}, although entry {writer.last_confirmed} was stored."
             )
         return known.metadata
 
     async def open_ledger(self, ledger_id: int, password: bytes | None = None) -> LedgerReader:
-        """Return a reader of a ledger without recovering it, for readers beside the writer of an open ledger.
-
-        Raises NoSuchLedger, WrongKey.
+        """Return a reader of a ledger that another client may be writing; the ledger is not recovered. Raises
+        NoSuchLedger, WrongKey.
         """
         known = await read_metadata(self._store, ledger_id)
         return self._reader(ledger_id, known.metadata, password)
 
     def metadata_of(self, writer: LedgerWriter) -> LedgerMetadata:
-        """Return the metadata of an open ledger as its writer knows it."""
         assert isinstance(writer.recorder, StoredEnsembles), "the writer of an open ledger"
         return writer.recorder.known.metadata
 
@@ -168,7 +162,7 @@ class BookKeeperClient:
         return self._reader(writer.ledger_id, metadata, metadata.password)
 
     async def renew(self, reader: LedgerReader) -> None:
-        """Read the metadata of an open ledger again."""
+        """Read the metadata of the reader's ledger again, to see entries and ensembles that were added."""
         reader.renewed((await read_metadata(self._store, reader.ledger_id)).metadata)
 
     def read_copies(self, reader: LedgerReader, first_entry_id: int, last_entry_id: int) -> AsyncIterator[EntryCopies]:
@@ -178,7 +172,9 @@ class BookKeeperClient:
         return read_copies(format_, metadata, self.pool, self.options, first_entry_id, last_entry_id)
 
     async def recover_ledger(self, ledger_id: int, password: bytes | None = None) -> LedgerReader:
-        """Fence and close the ledger unless it is closed, and return a reader. Errors: see `LedgerRecovery.run`."""
+        """Fence and close the ledger unless it is closed, and return a reader. Raises the errors of
+        `LedgerRecovery.run`.
+        """
         known = await self._recovery(ledger_id, self.options.password if password is None else password).run()
         return self._reader(ledger_id, known.metadata, password)
 
@@ -224,15 +220,11 @@ class BookKeeperClient:
         return self._store.ledger_pages()
 
     async def bookie_space(self, bookie_id: str) -> BookieSpace:
-        """Ask a bookie for the free and total space of its disks.
-
-        Raises BookieUnavailable and other errors of the bookie.
-        """
+        """Return the free and total space of a bookie's disks. Raises BookieUnavailable and other errors of the bookie."""
         async with self.pool.connected_v3(bookie_id) as connection:
             return await connection.space()
 
     async def close(self) -> None:
-        """Close all connections and end all tasks."""
         self.pool.close()
         for _ in range(2):  # callbacks of pending requests, then of the writers that they end
             await asyncio.sleep(0)

@@ -38,7 +38,9 @@ class ConnectionV3(asyncio.Protocol):
         self._close_reason: str | None = None
 
     async def write_lac(self, ledger_id: int, last_confirmed: int, master_key: bytes, record: bytes) -> None:
-        """Store an explicit last confirmed entry. Raises BookKeeperError."""
+        """Store the id of the last confirmed entry of a ledger (LAC) on the bookie. `record`: the id with its digest.
+        Raises BookKeeperError.
+        """
         await self._call(
             Operation.WRITE_LAC,
             ledger_id,
@@ -46,20 +48,20 @@ class ConnectionV3(asyncio.Protocol):
         )
 
     async def read_lac(self, ledger_id: int) -> ExplicitLac:
-        """Return the last confirmed entry that a bookie knows.
-
-        Raises NoSuchEntry (also for a ledger that the bookie does not know), BookKeeperError.
+        """Return the last confirmed entry of a ledger (LAC) that the bookie knows. Raises NoSuchEntry, also for an
+        unknown ledger, and BookKeeperError.
         """
         result = await self._call(Operation.READ_LAC, ledger_id, lambda number: read_lac_request(number, ledger_id))
         assert isinstance(result, ExplicitLac)
         return result
 
     async def force(self, ledger_id: int) -> None:
-        """Make entries durable that were added with deferred sync and acknowledged. Raises BookKeeperError."""
+        """Make the entries of a ledger durable that the bookie acknowledged without a sync (deferred sync). Raises
+        BookKeeperError.
+        """
         await self._call(Operation.FORCE, ledger_id, lambda number: force_request(number, ledger_id))
 
     async def space(self) -> BookieSpace:
-        """Return the free and total space of the bookie's disks. Raises BookKeeperError."""
         result = await self._call(Operation.INFO, None, info_request)
         assert isinstance(result, BookieSpace)
         return result
@@ -106,7 +108,6 @@ class ConnectionV3(asyncio.Protocol):
         self.close(f"connection lost: {exc}" if exc is not None else "the bookie closed the connection")
 
     def close(self, reason: str) -> None:
-        """Close the connection. All requests fail with `reason`. Idempotent."""
         if self._close_reason is not None:
             return
         self._close_reason = reason

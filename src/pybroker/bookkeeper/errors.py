@@ -124,7 +124,7 @@ DAMAGED = -3
 
 
 def error_of(code: int, text: str) -> BookKeeperError:
-    """Return the error of a bookie's code, or of `UNREACHABLE` or `DAMAGED`."""
+    """Return the error with the text `text` for a result code of a bookie, or for `UNREACHABLE` or `DAMAGED`."""
     if code == UNREACHABLE:
         return BookieUnavailable(text)
     if code == DAMAGED:

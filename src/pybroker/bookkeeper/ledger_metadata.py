@@ -67,7 +67,7 @@ class LedgerMetadata:
         )
 
     def with_ensemble(self, first_entry_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
-        """Return the metadata with another ensemble from `first_entry_id` on; an empty last segment is replaced."""
+        """Return a copy of the metadata with another ensemble for the entries from `first_entry_id` on."""
         kept = self.segments
         if kept[-1].first_entry_id == first_entry_id:
             kept = kept[:-1]
@@ -105,7 +105,6 @@ class LedgerMetadata:
 
 
 def decode_metadata(value: bytes) -> LedgerMetadata:
-    """Decode a ledger's metadata. Raises InvalidMetadata."""
     if not value.startswith(_VERSION_3):
         version = value[len(_HEAD) :].split(b"\n", 1)[0][:10] if value.startswith(_HEAD) else b"?"
         raise InvalidMetadata(

@@ -18,8 +18,8 @@ MAX_LEDGER_ID = (1 << 63) - 1
 
 
 def ledger_path(ledger_id: int) -> str:
-    """Return the path of a ledger below the root: three parts such as 00/0000/L0015, or five parts for ids from
-    `SHORT_IDS_END` on.
+    """Return the path of a ledger's metadata below the root node, such as 00/0000/L0015; ids from `SHORT_IDS_END` on
+    have five parts.
     """
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise ValueError(f"{ledger_id} is not a valid ledger id")
@@ -31,7 +31,7 @@ def ledger_path(ledger_id: int) -> str:
 
 
 def ledger_id_of(path: str) -> int | None:
-    """Return the id of the ledger with this path below the root; None for other nodes."""
+    """Return the id of the ledger whose metadata is at `path` below the root node; None for other nodes."""
     found = _SHORT.fullmatch(path) or _LONG.fullmatch(path)
     if found is None:
         return None

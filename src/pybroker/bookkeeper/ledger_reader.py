@@ -51,7 +51,6 @@ class LedgerReader:
         self.renewed(metadata)
 
     def renewed(self, metadata: LedgerMetadata) -> None:
-        """Use newer metadata of the ledger."""
         self.metadata = metadata
         if metadata.state is LedgerState.CLOSED:
             self.last_readable = metadata.last_entry_id
@@ -59,14 +58,13 @@ class LedgerReader:
             self.last_readable = max(self.last_readable, metadata.last_segment.first_entry_id - 1)
 
     def confirmed(self, entry_id: int) -> None:
-        """Record that the entry is stored, as the writer of the ledger reported."""
+        """Make entries up to `entry_id` readable, which the writer of the ledger has confirmed."""
         if self.metadata.state is not LedgerState.CLOSED:
             self.last_readable = max(self.last_readable, entry_id)
 
     async def read_last_confirmed(self) -> int:
-        """Ask the bookies of an open ledger for the last confirmed entry. It may be older than the writer's.
-
-        Raises EntryUnavailable if no bookie answers.
+        """Return the id of the last confirmed entry of an open ledger, which the bookies know. The writer may have
+        confirmed later ones. Raises EntryUnavailable if no bookie responds.
         """
         if self.metadata.state is LedgerState.CLOSED:
             return self.last_readable
@@ -89,10 +87,10 @@ class LedgerReader:
         return self.last_readable
 
     async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
-        """Return entries from `first_entry_id` on: at least one, and about `max_bytes` of payload.
+        """Return entries from `first_entry_id` on: at least one, and about `max_bytes` of payload. They end in front of
+        an entry that cannot be read.
 
-        Stops in front of an entry that cannot be read. Raises NoSuchEntry (also after `last_readable`), DamagedEntry
-        (no replica has valid bytes), EntryUnavailable.
+        Raises NoSuchEntry (also after `last_readable`), DamagedEntry (no replica has valid bytes), EntryUnavailable.
         """
         last = min(first_entry_id + max_entries - 1, self.last_readable)
         if not 0 <= first_entry_id <= last:
@@ -107,7 +105,7 @@ class LedgerReader:
         return await self._read_singly(first_entry_id, last, max_bytes)
 
     async def read_entry(self, entry_id: int) -> Entry:
-        """Read one entry, also one after `last_readable`. Raises NoSuchEntry, DamagedEntry, EntryUnavailable."""
+        """Return one entry, which may be after `last_readable`. Raises NoSuchEntry, DamagedEntry, EntryUnavailable."""
         return await self._finish(entry_id, *self._begin(entry_id))
 
     async def entries(self, first_entry_id: int, max_bytes: int) -> AsyncIterator[Entry]:

@@ -83,7 +83,7 @@ class LedgerRecovery:
         self._tasks = tasks
 
     async def run(self) -> VersionedMetadata:
-        """Perform the recovery, and return the metadata of the closed ledger.
+        """Recover the ledger, and return its metadata, which is then closed.
 
         Raises EntryUnavailable while too few bookies answer; NoSuchLedger, WrongKey, MetadataUnknown, InvalidMetadata;
         and errors that end a writer, such as NotEnoughBookies. The recovery can be repeated.

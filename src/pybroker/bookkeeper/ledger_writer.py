@@ -73,9 +73,8 @@ class EnsembleRecorder(ABC):
 
     @abstractmethod
     async def record(self, first_entry_id: int, ensemble: tuple[str, ...]) -> None:
-        """Store the ensemble for entries from `first_entry_id` on.
-
-        Raises LedgerFenced if another client closes the ledger, MetadataUnknown, MetadataConflict.
+        """Store the new ensemble for entries from `first_entry_id` on. Raises LedgerFenced if another client closes the
+        ledger, MetadataUnknown, MetadataConflict.
         """
 
 
@@ -168,8 +167,8 @@ class LedgerWriter:
         return self._error
 
     def refusal(self) -> str | None:
-        """Return which limit of the writer is reached, so that `append` refuses entries now; None if entries are
-        accepted.
+        """Return the reason why `append` refuses entries now: a limit of the writer that is reached. None if entries
+        are accepted.
         """
         state, options = self._state, self._options
         if len(state.pending) >= options.max_pending_entries or state.pending_bytes >= options.max_pending_bytes:
@@ -180,8 +179,8 @@ class LedgerWriter:
         return None
 
     def append(self, payload: bytes, context: object = None) -> int:
-        """Send an entry and return its id. If it is not sent, raises TooManyPending, EntryTooLarge, LedgerClosed,
-        LedgerFenced and other errors that ended the writer.
+        """Send an entry and return its id; the listener receives the result with `context`. Raises TooManyPending,
+        EntryTooLarge, LedgerClosed, LedgerFenced, or the error that ended the writer; the entry is then not sent.
         """
         if self._error is not None:
             raise self._error
@@ -199,25 +198,23 @@ class LedgerWriter:
         return entry_id
 
     def append_recovered(self, entry: Entry, stored: bytes) -> None:
-        """Send an entry that a recovery has found again, with its original bytes."""
+        """Send an entry that a recovery has read, with its original bytes `stored`."""
         frame = add_request(self._format.master_key, stored, RECOVERY_ADD)
         self._push(entry.entry_id, frame, len(entry.payload), entry.length_bytes, None)
 
     async def add(self, payload: bytes) -> int:
-        """Append an entry and wait until it is stored. Only for writers without a listener.
-
-        Raises the errors of `append`, LedgerFenced (not stored) and AppendUnknown.
+        """Append an entry and return its id when it is stored. Only for writers without a listener. Raises the errors
+        of `append`, LedgerFenced (not stored) and AppendUnknown.
         """
         done: asyncio.Future[int] = self._loop.create_future()
         self.append(payload, done)
         return await done
 
     async def drained(self) -> None:
-        """Wait until no entry is pending."""
         await self._idle.wait()
 
     def end(self, error: BookKeeperError) -> None:
-        """Refuse further entries with `error`. Pending entries end on their own."""
+        """Refuse further entries with `error`. Entries in flight still get their results."""
         if self._error is None:
             self._error = error
 
@@ -279,7 +276,6 @@ class LedgerWriter:
         return None if isinstance(self._error, LedgerClosed) else self._error
 
     async def _change(self) -> None:
-        """Replace failed bookies until the ensemble has none."""
         state = self._state
         try:
             while state.failed and state.pending and self._error_ends_pending() is None:
@@ -318,7 +314,6 @@ class LedgerWriter:
         return tuple(next(chosen) if index in state.failed else each for index, each in enumerate(state.ensemble))
 
     def _fail(self, error: BookKeeperError) -> None:
-        """End the writer and all pending entries with `error`."""
         if self._error_ends_pending() is not None:
             return
         self._error = error

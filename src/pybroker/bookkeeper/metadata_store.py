@@ -19,7 +19,7 @@ class LedgerMetadataStore(ABC):
 
     @abstractmethod
     async def new_ledger_id(self) -> int:
-        """Return an id that was never returned before, larger than all earlier ones. Ids have gaps. Raises MetadataUnknown."""
+        """Return a new ledger id, larger than all earlier ones. Ids have gaps. Raises MetadataUnknown."""
 
     @abstractmethod
     async def create(self, ledger_id: int, value: bytes) -> int:
@@ -31,14 +31,15 @@ class LedgerMetadataStore(ABC):
 
     @abstractmethod
     async def write(self, ledger_id: int, value: bytes, version: int) -> int:
-        """Replace the metadata if it has this version, and return the new version.
-
-        Raises MetadataConflict, NoSuchLedger, and MetadataUnknown if the change may have happened.
+        """Replace the metadata of a ledger, and return its new version. Raises MetadataConflict if the present version
+        is not `version`; NoSuchLedger; MetadataUnknown if the change may have happened.
         """
 
     @abstractmethod
     async def delete(self, ledger_id: int) -> None:
-        """Delete the ledger; unknown ids are ignored. Bookies free its space later. Raises MetadataUnknown."""
+        """Delete the metadata of the ledger; unknown ids are ignored. Bookies free its space later. Raises
+        MetadataUnknown.
+        """
 
     @abstractmethod
     async def list_ledgers(self) -> list[int]:
@@ -64,7 +65,6 @@ class BookieRegistry(ABC):
         """Return the addresses of the bookies that accept entries, by id."""
 
     def read_only(self) -> Mapping[str, BookieAddress]:
-        """Return the addresses of the bookies that only serve reads, by id."""
         return {}
 
     def members(self) -> Collection[str]:
@@ -81,8 +81,6 @@ class BookieRegistry(ABC):
 
 
 def address_in_id(bookie_id: str) -> BookieAddress | None:
-    """Return the address in a bookie's id, which is host:port unless its operator chose another text; None in that
-    case.
-    """
+    """Return the address in a bookie's id of the form host:port; None for any other id."""
     host, colon, port = bookie_id.rpartition(":")
     return BookieAddress(host, int(port)) if colon and host and port.isascii() and port.isdigit() else None

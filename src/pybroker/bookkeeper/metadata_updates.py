@@ -41,10 +41,11 @@ async def update_metadata(
     options: BookKeeperOptions,
     clock: Clock,
 ) -> VersionedMetadata:
-    """Apply `change` to the metadata, starting from `known`, and return the stored metadata.
+    """Apply `change` to a ledger's metadata and store the result, which is returned. `known`: the metadata as last
+    read.
 
-    An unknown outcome is decided by reading again: `change` recognizes its own result. Raises MetadataUnknown after
-    `metadata_timeout_ms`, NoSuchLedger, InvalidMetadata, and the errors of `change`.
+    If the outcome of a write is unknown, the metadata is read again: `change` recognizes its own result. Raises
+    MetadataUnknown after `metadata_timeout_ms`, NoSuchLedger, InvalidMetadata, and the errors of `change`.
     """
     deadline_ms = clock.monotonic_ms() + options.metadata_timeout_ms
     while True:

@@ -1,8 +1,8 @@
-"""Rules of ensembles and quorums: which bookies store an entry, and when their responses prove that it is stored or
-missing.
+"""Rules of ensembles and quorums: which bookies store an entry, and when their responses prove that the entry is stored
+or missing.
 
-Entry e is stored on the bookies of the ensemble with the indexes (e + i) mod E, i < W. It is confirmed when A of them have
-stored it and all earlier entries are confirmed.
+Entry e is stored on the bookies of the ensemble with the indexes (e + i) mod E, i < W. It is confirmed when A of them
+have stored it and all earlier entries are confirmed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,15 @@ class Quorums:
             )
 
     def write_sets(self) -> tuple[tuple[int, ...], ...]:
-        """Return the write sets: item e mod E has the indexes of the bookies that store entry e, in the order in which
-        readers ask them.
+        """Return the write sets of a ledger. The write set of entry e is at index e mod E: the indexes in the ensemble
+        of the bookies that store it, in the order in which readers try them.
         """
         size = self.ensemble_size
         return tuple(tuple((first + i) % size for i in range(self.write_quorum)) for first in range(size))
 
     @property
     def missing_proof(self) -> int:
-        """The number of bookies of a write set without the entry that proves that it was never confirmed.
-
-        If the ledger is fenced on these bookies, it never will be.
-        """
+        """The number of bookies of a write set without an entry that proves that the entry was never confirmed."""
         return self.write_quorum - self.ack_quorum + 1
 
 
@@ -57,7 +54,7 @@ class FenceCoverage:
         self._fenced.add(index)
 
     def is_covered(self) -> bool:
-        """Return whether so many bookies of each write set are fenced that the rest is no ack quorum."""
+        """Return whether enough bookies are fenced, so that no entry can reach its ack quorum any more."""
         return all(
             sum(index not in self._fenced for index in write_set) < self._quorums.ack_quorum
             for write_set in self._quorums.write_sets()
@@ -101,7 +98,7 @@ class EntrySearch:
         self._is_found = True
 
     def answered(self, code: int) -> None:
-        """Count a response without a valid entry."""
+        """Count a bookie's response that contains no valid entry; `code`: its result code."""
         self._unanswered -= 1
         if code in _MISSING:
             self._missing += 1

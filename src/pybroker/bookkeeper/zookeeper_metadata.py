@@ -187,7 +187,6 @@ class ZooKeeperBookies(BookieRegistry):
         self._is_outdated = False
 
     async def start(self) -> None:
-        """Read the list and watch it. Raises MetadataUnknown."""
         self._watches = [self._client.watch(each, self._changed, is_recursive=False) for each in self._parents]
         self._client.listen(self._session_changed)
         await self.refresh()

@@ -21,7 +21,9 @@ _PEM = "PEM"
 
 
 def bookie_transport(runtime: Runtime) -> OpenTransport:
-    """Return the function that connects to bookies. Raises ConfigError."""
+    """Return the function that opens connections to bookies, with TLS and authentication as configured. Raises
+    ConfigError.
+    """
     config = runtime.config
     tls, user = _tls(config), _credentials(config)
     if tls is None and user is None:
@@ -75,7 +77,9 @@ def _credentials(config: BrokerConfig) -> SaslCredentials | None:
         )
     name = config.bookkeeper_client_authentication_parameters_name
     if name not in ("", SASL_PARAMETER):
-        raise ConfigError(f"bookkeeperClientAuthenticationParametersName={name}: {SASL_PLUGIN} has {SASL_PARAMETER}")
+        raise ConfigError(
+            f"bookkeeperClientAuthenticationParametersName={name} is not a parameter of {SASL_PLUGIN}: use {SASL_PARAMETER}"
+        )
     path = config.bookkeeper_client_sasl_jaas_file_path or config.metadata_store_sasl_jaas_file_path
     if not path:
         raise ConfigError(

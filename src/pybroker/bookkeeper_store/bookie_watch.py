@@ -1,4 +1,4 @@
-"""Monitoring of bookies: the condition of each bookie is checked each second, logged when it changes, and reported.
+"""Monitoring of bookies: the broker checks the condition of each bookie each second, and logs changes.
 
 Bookies that have not responded since a failure are probed on a separate connection until they respond. Otherwise a
 broker without appends and reads would never notice that they work again.

@@ -1,13 +1,14 @@
-"""CursorStore on BookKeeper, in Pulsar's layout.
+"""Stores the states of cursors on BookKeeper, in Pulsar's layout.
 
 A cursor has a document (`cursor_node.py`). Its first change creates a cursor ledger with the state, and stores the
-ledger's id in the document; then the change is durable. Later changes only add an entry with the whole state; the last
-entry counts. When the cursor is closed, a small state is moved to the document and the ledger is deleted.
+ledger's id in the document. Later changes add an entry with the whole state; the last entry counts. When the cursor is
+closed, a small state is moved to the document and the ledger is deleted.
 
-Records with other ids, which only this broker uses, have a document below `/pybroker/records` and a ledger (`plain_record.py`).
+Records with other ids, which only this broker uses, have a document below `/pybroker/records` and a ledger
+(`plain_record.py`).
 
-Concurrency: the writes of a cursor run one at a time. A write stores the newest state, so one write completes all changes that
-came before it.
+Concurrency: the writes of a cursor run one at a time. A write stores the newest state, so one write completes all
+changes before it.
 
 Failure: after a failed write, the next one continues in a new cursor ledger. If it is unknown whether the document
 contains the new ledger, because a response was lost, the ledger is kept.

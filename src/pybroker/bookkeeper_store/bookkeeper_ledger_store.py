@@ -1,4 +1,4 @@
-"""LedgerStore on BookKeeper.
+"""Stores the ledgers of topics on BookKeeper.
 
 Operation: each ledger that this process created has a writer; appends are pipelined to the bookies. An append is stored
 when an ack quorum of bookies has it and all earlier ones. When the writer fails, appends in flight end as unknown, and
@@ -173,7 +173,9 @@ class BookKeeperLedgerStore(LedgerStore):
             asyncio.get_running_loop().call_soon(notify, [run], refused(run))
             return
         if max(map(len, run.payloads)) > self._max_entry_bytes:
-            raise StoreError(f"The entry is larger than {self._max_entry_bytes} bytes, the maximum of the bookies")
+            raise StoreError(
+                f"The entry cannot be stored: it is larger than {self._max_entry_bytes} bytes, the maximum of the bookies"
+            )
         opened.accept(run)
         if self._queue or self._in_flight_bytes >= self._max_in_flight_bytes or opened.writer.error is not None:
             opened.unsent.append(run)
@@ -335,7 +337,7 @@ class BookKeeperLedgerStore(LedgerStore):
         return counts if self.orphans is None else {**counts, **self.orphans.figures()}
 
     async def close(self) -> None:
-        """Close the connections. Ledgers that are open stay open, as after a crash: the next owner recovers them."""
+        """Close the connections. Open ledgers stay open; the next owner recovers them."""
         await self.watch.close()
         await self.client.close()
 

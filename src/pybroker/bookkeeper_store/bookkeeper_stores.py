@@ -36,7 +36,6 @@ NEVER = 1 << 62
 
 
 def bookkeeper_options(config: BrokerConfig) -> BookKeeperOptions:
-    """Return the options of the BookKeeper client for a configuration. Raises ConfigError."""
     sizes = (
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,
@@ -148,7 +147,9 @@ class BookKeeperStores:
         return stores
 
     def orphaned_ledgers(self, is_leader: Callable[[], Awaitable[bool]]) -> OrphanedLedgers:
-        """Return the periodic deletion of orphaned ledgers, which the caller runs. The ledger store reports its counts."""
+        """Return the object that deletes orphaned ledgers periodically; the caller runs it. `is_leader` returns whether
+        this broker is the leader of the cluster.
+        """
         self.ledgers.orphans = OrphanedLedgers(self.ledgers.client, self._metadata, self._runtime, is_leader)
         return self.ledgers.orphans
 

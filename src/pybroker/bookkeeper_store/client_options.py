@@ -26,5 +26,4 @@ NO_LIMIT: Final[_Limits] = {
 
 
 def max_entry_bytes(options: BookKeeperOptions) -> int:
-    """Return the size of the largest entry that bookies accept."""
     return options.max_frame_bytes - _FRAME_HEAD_BYTES

@@ -43,7 +43,9 @@ def range_count(record: CursorRecord) -> int:
 
 
 def position_info(record: CursorRecord, properties: dict[str, int]) -> bytes:
-    """Encode a cursor state as an entry of a cursor ledger."""
+    """Encode the state of a cursor as an entry of its cursor ledger. `properties`: the numbers that Pulsar stores with
+    a position.
+    """
     info = PositionInfo(ledger_id=record.mark_delete_position.ledger_id, entry_id=record.mark_delete_position.entry_id)
     if range_count(record) <= MAX_RANGES:
         _add_ranges(info.individual_deleted_messages, record.holes)
@@ -59,7 +61,7 @@ def position_info(record: CursorRecord, properties: dict[str, int]) -> bytes:
 
 
 def decode_position_info(name: str, value: bytes) -> PositionInfo:
-    """Decode an entry of the cursor ledger of cursor `name`. Raises StoreError."""
+    """Decode an entry of the cursor ledger of the cursor `name`. Raises StoreError."""
     try:
         return PositionInfo.FromString(plain(name, value))
     except DecodeError as error:
@@ -67,7 +69,6 @@ def decode_position_info(name: str, value: bytes) -> PositionInfo:
 
 
 def decode_cursor_info(path: str, value: bytes) -> ManagedCursorInfo:
-    """Decode the document of a cursor at `path`. Raises StoreError."""
     try:
         return ManagedCursorInfo.FromString(plain(path, value))
     except DecodeError as error:
@@ -75,7 +76,7 @@ def decode_cursor_info(path: str, value: bytes) -> ManagedCursorInfo:
 
 
 def state_of_entry(info: PositionInfo) -> bytes:
-    """Return the cursor record (`cursor_record.py`) for the state in an entry of a cursor ledger."""
+    """Return the state of a cursor in an entry of its cursor ledger, as a cursor record (`cursor_record.py`)."""
     holes = _holes(info.individual_deleted_messages)
     for each in info.individual_deleted_message_ranges:
         _entries(holes, each.key).update(_bitmap(each.values))
@@ -85,7 +86,9 @@ def state_of_entry(info: PositionInfo) -> bytes:
 
 
 def state_of_document(info: ManagedCursorInfo) -> bytes:
-    """Return the cursor record for the state in a document, which may have only an older mark-delete position."""
+    """Return the state of a cursor in its document, as a cursor record (`cursor_record.py`). It may be only an older
+    mark-delete position.
+    """
     mark = Position(info.mark_delete_ledger_id, info.mark_delete_entry_id)
     if info.cursors_ledger_id != STATE_IN_DOCUMENT:
         return encode_whole(mark, {}, {})
@@ -94,7 +97,7 @@ def state_of_document(info: ManagedCursorInfo) -> bytes:
 
 
 def put_state(info: ManagedCursorInfo, record: CursorRecord, properties: dict[str, int]) -> None:
-    """Put the whole state into a document."""
+    """Store the whole state of a cursor in its document. `properties`: the numbers that Pulsar stores with a position."""
     clear_state(info, record.mark_delete_position)
     info.cursors_ledger_id = STATE_IN_DOCUMENT
     _add_ranges(info.individual_deleted_messages, record.holes)
@@ -106,7 +109,7 @@ def put_state(info: ManagedCursorInfo, record: CursorRecord, properties: dict[st
 
 
 def clear_state(info: ManagedCursorInfo, mark: Position) -> None:
-    """Remove the state from a document, except the mark-delete position."""
+    """Remove the state from a cursor's document, except the mark-delete position `mark`."""
     info.mark_delete_ledger_id, info.mark_delete_entry_id = mark
     for field in (
         "individual_deleted_messages",

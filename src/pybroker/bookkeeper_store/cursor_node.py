@@ -6,10 +6,10 @@ change a cursor.
 
 Two cursors, `pulsar.dedup` and `__compaction`, have numbers in addition to their position. Pulsar calls them properties
 of the position. Position and numbers change together, so this broker keeps the state of these cursors in their
-document. A Java broker may have left it in a cursor ledger; then `pulsar_records.py` moves it.
+document.
 
-The cursor `pulsar.transactions` has no document: a Java broker would take it for a subscription, whose backlog grows. Its
-mark-delete position is in the extras of the managed ledger.
+The cursor `pulsar.transactions` has no document: a Java broker would take it for a subscription, whose backlog grows.
+Its mark-delete position is in the extras of the managed ledger.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class CursorNode:
 
     @property
     def keeps_state_in_document(self) -> bool:
-        """Whether the state is never in a cursor ledger."""
         return self.name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or self.is_hidden
 
     @property
@@ -68,7 +67,6 @@ class CursorNode:
 
     @property
     def mark(self) -> tuple[int, int]:
-        """The mark-delete position in the document."""
         return self._info.mark_delete_ledger_id, self._info.mark_delete_entry_id
 
     @property
@@ -77,7 +75,9 @@ class CursorNode:
         return self.position_properties.get(COMPACTED_LEDGER) if self.name == COMPACTION_CURSOR else None
 
     def state(self) -> bytes:
-        """Return the cursor record for the state in the document, which may have only an older mark-delete position."""
+        """Return the state in the document as a cursor record (`cursor_record.py`). It may be only an older mark-delete
+        position.
+        """
         return state_of_document(self._info)
 
     def put_state(self, record: CursorRecord) -> None:
@@ -88,11 +88,13 @@ class CursorNode:
         self._info.cursors_ledger_id = ledger_id
 
     def took(self, entry: PositionInfo) -> None:
-        """Copy the numbers in the last entry of the cursor ledger."""
+        """Copy the numbers that Pulsar stores with a position from the last entry of the cursor ledger."""
         self.position_properties = {each.name: each.value for each in entry.properties}
 
     def info(self, cursor_id: str, *, is_delayed: bool) -> CursorInfo:
-        """Return the CursorInfo of the cursor as it was loaded."""
+        """Return the description of the loaded cursor for the managed ledger info. `is_delayed`: an index of its
+        delayed entries may be stored.
+        """
         found = self._info
         if self.name == DEDUPLICATION_CURSOR:
             properties = {name: str(value) for name, value in self.position_properties.items()}
@@ -102,7 +104,7 @@ class CursorNode:
         return CursorInfo(cursor_id, position, properties, is_delayed)
 
     def encode(self, info: CursorInfo, view: CompactedInfo | None, now_ms: int) -> bytes:
-        """Return the document to store. `view`: the compacted view of the managed ledger."""
+        """Return the bytes of the cursor's document. `view`: the compacted view of the managed ledger."""
         found = self._info
         if not found.HasField("mark_delete_ledger_id"):
             found.mark_delete_ledger_id, found.mark_delete_entry_id = info.position

@@ -24,7 +24,7 @@ MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 
 def plain(path: str, value: bytes) -> bytes:
-    """Return the document without compression. Raises StoreError."""
+    """Return the document at `path` uncompressed, whether Java brokers compressed it or not. Raises StoreError."""
     if len(value) < _HEAD.size or int.from_bytes(value[:2], "big") != _MAGIC:
         return value
     _, size = _HEAD.unpack_from(value)

@@ -19,10 +19,10 @@ _PULSAR = {APPLICATION: b"pulsar"}
 def custom_metadata(
     purpose: LedgerPurpose, owner: str, mark: ClusterMark | None = None, compacted_up_to: Position | None = None
 ) -> dict[str, bytes]:
-    """Return the custom metadata of a ledger of the managed ledger at the path `owner`.
+    """Return the custom metadata of a ledger of the managed ledger at the path `owner`. `compacted_up_to`: the last
+    entry that a compacted ledger covers.
 
-    `compacted_up_to`: the last entry that a compacted ledger covers.
-    A compacted ledger has no mark: its compaction may take longer than the time after which an unlisted ledger is
+    A compacted ledger gets no `mark`: its compaction may take longer than the time after which an unlisted ledger is
     deleted.
     """
     parent, _, encoded = owner.removeprefix(MANAGED_LEDGERS_PREFIX).rpartition("/")
@@ -41,7 +41,6 @@ def custom_metadata(
 
 
 def cursor_metadata(owner: str, cursor_name: str, mark: ClusterMark | None = None) -> dict[str, bytes]:
-    """Return the custom metadata of a cursor ledger."""
     return {**custom_metadata(LedgerPurpose.ENTRIES, owner, mark), "pulsar/cursor": java_encoded(cursor_name).encode()}
 
 

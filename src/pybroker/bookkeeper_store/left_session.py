@@ -1,9 +1,7 @@
-"""Ends the ZooKeeper session that a killed process of the same data directory has left.
+"""Ends the ZooKeeper session that a killed broker process of the same data directory has left.
 
-Otherwise values of that session, such as the ownership of bundles, would stay until the session times out. The lock of
-the data directory shows that the earlier process does not run any more.
-
-The file contains the id and the password of the session, and is readable for its owner only.
+Otherwise values of that session, such as the ownership of bundles, would stay until the session times out. The session
+is in a file of the data directory with its id and password, which only the owner can read.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ END_DEADLINE_S = 10.0
 
 
 async def end_left_session(directory: Path, addresses: ServerAddresses, options: ClientOptions) -> None:
-    """End the session in the directory's file, if there is one. A failure is logged; the session then ends by its
-    timeout.
+    """End the session that is recorded in the data directory, if there is one. A failure is logged; the session then
+    ends by its timeout.
     """
     path = directory / FILE_NAME
     ticket = _read(path)
@@ -42,7 +40,7 @@ async def end_left_session(directory: Path, addresses: ServerAddresses, options:
 
 
 def keep_session(store: MetadataStore, directory: Path) -> None:
-    """Write the current session of a shared store into the directory's file, and each later session."""
+    """Record the current session with a shared store in the data directory, and each later session."""
 
     def write() -> None:
         ticket = store.session_ticket
@@ -58,7 +56,7 @@ def keep_session(store: MetadataStore, directory: Path) -> None:
 
 
 def forget_session(directory: Path) -> None:
-    """Remove the file after the session has ended normally."""
+    """Remove the record from the data directory after the session has ended normally."""
     (directory / FILE_NAME).unlink(missing_ok=True)
 
 
@@ -74,9 +72,8 @@ def _read(path: Path) -> SessionTicket | None:
 
 
 def write_session(directory: Path, ticket: SessionTicket) -> None:
-    """Replace the file with the session that `ticket` identifies.
-
-    A failure is logged: without the file, a restarted broker must wait for the timeout of the session.
+    """Record the session of `ticket` in the data directory. A failure is logged: after a kill, the next broker must
+    then wait for the timeout of the session.
     """
     path = directory / FILE_NAME
     partial = path.with_name(path.name + ".partial")

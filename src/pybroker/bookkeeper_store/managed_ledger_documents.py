@@ -1,4 +1,5 @@
-"""The documents of a managed ledger in Pulsar's layout: Pulsar's own, and the extras of this broker beside it. Pure.
+"""The documents of a managed ledger in Pulsar's layout: Pulsar's own, and a document of pybroker beside it (the
+extras). Pure.
 
 Pulsar's document has the ledgers with entries and bytes, the position of a terminated managed ledger, and properties.
 The last ledger has no counts, unless the managed ledger is terminated: its next owner counts it. So a document lists at
@@ -51,7 +52,6 @@ class Extras(msgspec.Struct, omit_defaults=True):
 
 
 def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
-    """Decode Pulsar's document of the managed ledger at `path`. Raises StoreError."""
     try:
         return PulsarInfo.FromString(plain(path, value))
     except DecodeError as error:
@@ -59,9 +59,8 @@ def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
 
 
 def decode_extras(path: str, value: bytes) -> Extras | None:
-    """Decode the extras at `path`.
-
-    Return None if they are damaged, which counts as missing. Raises StoreError if they are of a newer version.
+    """Decode pybroker's own document (extras) of the managed ledger at `path`. Return None if it is damaged, which
+    counts as missing. Raises StoreError if it is of a newer version.
     """
     try:
         extras = msgspec.json.decode(value, type=Extras)
@@ -76,9 +75,8 @@ def decode_extras(path: str, value: bytes) -> Extras | None:
 
 
 def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, CursorInfo]) -> ManagedLedgerInfo:
-    """Combine the documents to a managed ledger info.
-
-    Every ledger without a count is open, and its next owner recovers it.
+    """Combine the documents of a managed ledger and its cursors. A ledger without an entry count is open, and its next
+    owner recovers it.
     """
     is_terminated = pulsar.HasField("terminated_position")
     ids = [row.ledger_id for row in pulsar.ledger_info]
@@ -112,9 +110,8 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
 
 
 def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo, now_ms: int) -> bytes:
-    """Encode Pulsar's document for `info`. New ledgers get the time `now_ms`.
-
-    Unknown fields of `before`, the stored document, and of its ledgers are kept.
+    """Encode Pulsar's document for `info`. `before`: the stored document, whose unknown fields are kept. `now_ms`: the
+    time of new ledgers, in milliseconds since 1970.
     """
     ledgers = LedgerList.decode(bytes(info.ledgers), 0)
     rows = {row.ledger_id: row for row in before.ledger_info}
@@ -142,7 +139,9 @@ def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo, now_ms: int) ->
 
 
 def extras_document(info: ManagedLedgerInfo, hidden_cursors: dict[str, tuple[int, int]]) -> bytes:
-    """Encode the extras. `hidden_cursors`: mark-delete positions of the cursors without a document."""
+    """Encode pybroker's own document (extras) for `info`. `hidden_cursors`: mark-delete positions of cursors without a
+    document.
+    """
     ledgers = LedgerList.decode(bytes(info.ledgers), 0)
     extras = Extras(
         EXTRAS_VERSION,

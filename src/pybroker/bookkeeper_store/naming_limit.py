@@ -34,7 +34,9 @@ class NamingLimit:
         return Moment(self._clock.wall_ms(), self._clock.monotonic_ms())
 
     def allows(self, created: Moment) -> bool:
-        """Return whether a ledger may be stored in a document now. `created`: the time before its creation."""
+        """Return whether a new ledger may still be stored in a managed ledger info. `created`: a moment before its
+        creation.
+        """
         if self.mark is None:
             return True
         now = self.now()

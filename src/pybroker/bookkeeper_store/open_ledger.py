@@ -1,4 +1,4 @@
-"""Appends of one ledger: waiting for memory, in flight, and completed, in their order."""
+"""The appends of one open ledger in order: waiting for memory, in flight to the bookies, and completed."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class OpenLedger:
 
     @property
     def oldest_sent_ms(self) -> float | None:
-        """The time when the oldest unconfirmed run was sent, by the monotonic clock; None without one."""
+        """The time when the oldest unconfirmed append was sent, by the monotonic clock; None without one."""
         return self._sent_ms[0] if self._sent_ms else None
 
     def send(self, run: AppendRun, now_ms: float) -> None:
-        """Pass the run to the writer, which must work and have capacity."""
+        """Send an append to the bookies. The writer must accept entries."""
         append = self.writer.append
         for payload in run.payloads:
             append(payload)
@@ -89,7 +89,7 @@ class OpenLedger:
             self._wake(self.next_entry_id, unknown)
 
     def fail_unsent(self) -> None:
-        """End all unsent runs, after the sent ones, because the writer accepts no more."""
+        """End all appends that were not sent as unknown, because the writer accepts no more."""
         if self._sent or not self.unsent:
             return
         ended = list(self.unsent)
@@ -108,7 +108,7 @@ class OpenLedger:
         notify(ended, error)
 
     async def stored_so_far(self) -> None:
-        """Wait until all runs that were accepted before this call are stored. Raises StoreError."""
+        """Wait until all appends before this call are stored. Raises StoreError if one of them is not."""
         if not self._sent and not self.unsent:
             return
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -125,7 +125,7 @@ class OpenLedger:
 
 
 def notify(runs: Iterable[AppendRun], error: StoreError | None) -> None:
-    """Notify the listeners of runs that have ended. A listener is called once for consecutive runs."""
+    """Notify the listeners of appends that have ended: one call for consecutive appends of a listener."""
     group: list[AppendRun] = []
     for run in runs:
         if group and group[0].listener is not run.listener:

@@ -56,7 +56,6 @@ class PlainRecordNodes:
         self._records: dict[str, PlainRecord] = {}
 
     async def load(self, record_id: str) -> list[bytes]:
-        """Return the parts of a record, oldest first. Raises StoreError."""
         found = await self._metadata.get(_path(record_id))
         if found is None:
             return []
@@ -126,7 +125,6 @@ class PlainRecordNodes:
                 await record.ledger.seal()
 
     async def delete(self, record_id: str) -> None:
-        """Delete a record with its ledger. Raises StoreError."""
         self._records.pop(record_id, None)
         found = await self._metadata.get(_path(record_id))
         if found is None:

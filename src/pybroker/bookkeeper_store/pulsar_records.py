@@ -9,8 +9,7 @@ position is the ledger.
 
 Operation: a record remembers value and version of each node. A store writes the nodes that differ, in one transaction
 if they are few, and each transaction checks the version of Pulsar's document: only the owner of the managed ledger can
-change any of them. The first store of an owner writes Pulsar's document and all cursors even if they are equal, so that
-no change of an earlier owner can be stored later.
+change any of them.
 
 Failure: a transaction without a response may still be stored. The next store reads these nodes again; a value that this
 object has not tried to write comes from another owner.
@@ -104,7 +103,9 @@ class PulsarRecords(InfoRecords):
         return await self._metadata.times_of(path) or NodeTimes(0, 0)
 
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
-        """Create the managed ledger's document, as Java brokers do. Without properties, the document is empty."""
+        """Create the document of the managed ledger at `path`, as Java brokers do. Without properties, the document is
+        empty.
+        """
         value = (
             PulsarInfo()
             if not info.properties
@@ -269,7 +270,8 @@ class PulsarRecord(InfoRecord):
                 await delete_ledger(self._client, self._moved_from.pop())
             return
         raise StoreError(
-            f"{self.path} could not be stored, because another process changed it during each attempt. Try again"
+            f"The documents of managed ledger {self.path} could not be stored, because another process changed them "
+            "during each attempt. Try again"
         )
 
     async def delete(self) -> None:
@@ -382,6 +384,8 @@ def _follows(version: int, node: _Node) -> bool:
 
 
 def document_path(path: str) -> str:
-    """Return the path of Pulsar's document of the managed ledger `path`: the name is encoded as by Java's URLEncoder."""
+    """Return the path of Pulsar's document for the managed ledger at `path`; Java brokers encode the topic's name in
+    another way.
+    """
     parent, _, name = path.rpartition("/")
     return f"{parent}/{java_encoded(java_decoded(name))}"

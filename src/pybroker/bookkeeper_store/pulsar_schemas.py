@@ -153,7 +153,6 @@ class PulsarSchemaStorage(SchemaStorage):
 
 
 def _versions(locator: SchemaLocator) -> list[IndexEntry]:
-    """Return all versions, oldest first."""
     return sorted(locator.index or [locator.info], key=lambda entry: entry.version)
 
 

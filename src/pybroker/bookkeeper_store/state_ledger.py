@@ -1,4 +1,4 @@
-"""A ledger with the successive states of one cursor or record, written by one owner."""
+"""A BookKeeper ledger with the successive states of one cursor or record, written by one owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class StateLedger:
 
     @classmethod
     async def create(cls, client: BookKeeperClient, custom: Mapping[str, bytes]) -> StateLedger:
-        """Create a ledger with this custom metadata. Raises StoreError."""
         try:
             return cls(client, await client.create_ledger(custom))
         except BookKeeperError as error:
@@ -43,14 +42,13 @@ class StateLedger:
         return self._writer.confirmed_length_bytes
 
     async def add(self, payload: bytes) -> None:
-        """Append a state. Durable on return. Raises StoreError."""
+        """Append a state. Durable on return. After a StoreError, the owner must use a new ledger."""
         try:
             await self._writer.add(payload)
         except BookKeeperError as error:
             raise store_error(error) from error
 
     async def seal(self) -> None:
-        """Close the ledger. Raises StoreError."""
         try:
             await self._client.close_ledger(self._writer)
         except BookKeeperError as error:
@@ -58,10 +56,7 @@ class StateLedger:
 
 
 async def read_last(client: BookKeeperClient, ledger_id: int) -> bytes | None:
-    """Recover the ledger, so that no earlier owner writes it any more, and return its last entry; None without entries.
-
-    Raises StoreError.
-    """
+    """Fence and close the ledger, and return its last entry, the newest state; None without entries. Raises StoreError."""
     try:
         reader = await client.recover_ledger(ledger_id)
         last = reader.last_readable
@@ -73,7 +68,7 @@ async def read_last(client: BookKeeperClient, ledger_id: int) -> bytes | None:
 
 
 async def read_all(client: BookKeeperClient, ledger_id: int) -> list[bytes]:
-    """Recover the ledger, and return all entries. Raises StoreError."""
+    """Fence and close the ledger, and return all its entries. Raises StoreError."""
     entries: list[bytes] = []
     try:
         reader = await client.recover_ledger(ledger_id)
@@ -85,7 +80,7 @@ async def read_all(client: BookKeeperClient, ledger_id: int) -> list[bytes]:
 
 
 async def delete_ledger(client: BookKeeperClient, ledger_id: int) -> None:
-    """Delete a ledger that no document lists any more. An error is logged: the ledger then stays, without harm."""
+    """Delete a ledger that no document lists any more. A failure is logged; the ledger then only wastes space."""
     try:
         await client.delete_ledger(ledger_id)
     except BookKeeperError as error:

@@ -7,7 +7,6 @@ from pybroker.bookkeeper.errors import BookKeeperError, DamagedEntry, LedgerFenc
 
 
 def store_error(error: BookKeeperError) -> errors.StoreError:
-    """Return the error of ledger stores for an error of the BookKeeper client."""
     if isinstance(error, NoSuchLedger):
         return errors.NoSuchLedger(str(error))
     if isinstance(error, LedgerFenced):
@@ -16,9 +15,8 @@ def store_error(error: BookKeeperError) -> errors.StoreError:
 
 
 def read_error(error: BookKeeperError, ledger_id: int, entry_id: int) -> errors.StoreError:
-    """Return the error of ledger stores for a failed read.
-
-    An entry that must exist and is on none of its bookies counts as damaged.
+    """Return the error of ledger stores for a failed read. An entry that must exist and is on none of its bookies
+    counts as damaged.
     """
     if isinstance(error, (DamagedEntry, NoSuchEntry)):
         return errors.DamagedEntries(ledger_id, entry_id, entry_id, str(error))

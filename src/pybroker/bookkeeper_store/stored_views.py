@@ -1,4 +1,4 @@
-"""Pulsar's documents as descriptions for operators. Pure."""
+"""Descriptions of Pulsar's metadata documents for operators. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pybroker.model.position import Position
 def stored_managed_ledger(
     info: PulsarInfo, version: int, times_ms: tuple[int, int], cursors: dict[str, StoredCursor]
 ) -> StoredManagedLedger:
-    """Return the description. `times_ms`: of the creation and the last change of the document."""
+    """Return the description of a managed ledger's document. `times_ms`: its creation and last change, in milliseconds
+    since 1970.
+    """
     terminated = info.terminated_position if info.HasField("terminated_position") else None
     return StoredManagedLedger(
         version,
@@ -35,7 +37,7 @@ def stored_managed_ledger(
 
 
 def metadata_text(metadata: LedgerMetadata) -> str:
-    """Return the text in which BookKeeper's Java client shows the metadata of a ledger."""
+    """Return the metadata of a ledger in the text form of BookKeeper's Java client."""
     quorums = metadata.quorums
     closed = (
         f" length={metadata.length_bytes}, lastEntryId={metadata.last_entry_id},"

@@ -1,12 +1,12 @@
 """Entry filters: code of the operator that decides which entries a subscription delivers to its consumers.
 
 `entryFilterNames` lists the filters, as `module:Class` or as an entry point of the group `pybroker.entry_filters`. With
-`allowOverrideEntryFilters`, policies can select other filters. Filters run in the configured order, and the first
-filter that does not return ACCEPT decides. They run on the event loop, so they must not block.
+`allowOverrideEntryFilters`, policies can select other filters. The first filter in order that does not return ACCEPT
+decides. Filters run on the event loop, so they must not block.
 
-Invariants: a rejected entry is acknowledged and never delivered. If a filter reschedules an entry or raises an
-exception, the entry stays unacknowledged and is filtered again later; with one active consumer, later entries wait for
-it. On non-persistent topics, each entry that is not accepted is dropped.
+A rejected entry is acknowledged and never delivered. A rescheduled entry stays unacknowledged and is filtered again
+later; with one active consumer, later entries wait for it. On non-persistent topics, each entry that is not accepted is
+dropped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FilteredEntry:
 
     @cached_property
     def metadata(self) -> MessageMetadata:
-        """Decoded message metadata. Raises ProtocolViolation if the metadata is invalid."""
+        """Decoded message metadata. Raises ProtocolViolation."""
         return message_metadata(self.payload)
 
 
@@ -65,8 +65,6 @@ class EntryFilter(ABC):
 
 
 class _Missing(EntryFilter):
-    """Substitute for a filter that can no longer be loaded. Reschedules every entry."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -77,7 +75,7 @@ class _Missing(EntryFilter):
 class AvailableFilters:
     """Filters that policies may select: the configured filters and the installed entry points.
 
-    All other names are rejected, because a client with permission to set policies could otherwise run arbitrary code.
+    Other names are rejected, because policies could otherwise run arbitrary code.
     """
 
     def __init__(self, configured: Sequence[str]) -> None:
@@ -87,7 +85,7 @@ class AvailableFilters:
         self.configure(configured)
 
     def configure(self, names: Sequence[str]) -> None:
-        """Replace the configured filters. On ConfigError, the previous filters stay in use."""
+        """Replace the configured filters. Raises ConfigError; the previous filters then stay in use."""
         self.configured = tuple(self._filter(name) for name in names)
         self._names = frozenset(names)
 
@@ -117,9 +115,6 @@ class AvailableFilters:
 
 @cache
 def _entry_point_names() -> frozenset[str]:
-    """Return the names of installed entry points. Cached, because the lookup reads the metadata of all installed
-    packages.
-    """
     return frozenset(entry_points(group=ENTRY_POINT_GROUP).names)
 
 

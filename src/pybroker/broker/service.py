@@ -1,7 +1,4 @@
-"""The broker without network servers: creates, connects and closes all parts.
-
-Each part receives only the objects that it uses. No part receives this service.
-"""
+"""The broker without network servers: creates, connects and closes all parts. No part receives this service."""
 
 from __future__ import annotations
 
@@ -84,8 +81,8 @@ if TYPE_CHECKING:
 
 
 class DataDirectoryName(NamedTuple):
-    """Identity of a broker run, which shows other processes whether a broker uses a data directory. The file `run.id`
-    contains it, and it changes with each start.
+    """Identity of one run of a broker, in the file `run.id`, which shows other processes whether a broker uses a data
+    directory.
     """
 
     run_id: str
@@ -181,9 +178,7 @@ class BrokerService:
             broker_context.java_transactions_from = self._java_snapshots.start_of
 
     def keep_topic_policies_in_system_topics(self) -> None:
-        """Store topic policies in `__change_events`, as Java brokers do. Must be called before the first topic is
-        loaded.
-        """
+        """Store topic policies in `__change_events`, as Java brokers do. Call this before the first topic is loaded."""
         # Imported here: a broker with local ledgers does without the client.
         from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies  # noqa: PLC0415
 
@@ -205,8 +200,9 @@ class BrokerService:
         """Return the addresses of the broker that serves `topic`, which need not exist. Raises TopicNotFound if the
         namespace is missing.
 
-        In a cluster, this broker may acquire the bundle, and does so if the request is authoritative. Also raises
-        MetadataError, ServiceNotReady, StoreError. `parking` is entered while the lookup waits for the end of a lost owner.
+        In a cluster, this broker may acquire the bundle; with `is_authoritative`, it does if the bundle has no owner.
+        Also raises MetadataError, ServiceNotReady, StoreError. The context `parking` is open while the lookup waits for
+        another owner.
         """
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
@@ -256,7 +252,7 @@ class BrokerService:
         return Descriptors.of_process(config.file_descriptors_reserve, config.max_http_server_connections)
 
     def unready_reason(self) -> str | None:
-        """Return why new clients should use another broker, or None. Unlike `health_check`, this only queries state."""
+        """Return why new clients should use another broker, or None. Does not test the storage, unlike `health_check`."""
         if not self.presence.takes_clients:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients
@@ -282,10 +278,10 @@ class BrokerService:
         return self.ledgers.store.refusal()
 
     def cluster_client(self) -> PulsarClient:
-        """Return the broker's own client of its cluster. Raises AccessRefused.
+        """Return the broker's own client of its cluster, with the current settings. Raises AccessRefused for invalid
+        settings.
 
-        If the client's settings have changed, a new client replaces it. Users of the previous client receive an error
-        and call this again.
+        If the settings have changed, users of the previous client receive an error and call this again.
         """
         from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a standalone broker does not need it)
 
@@ -303,7 +299,7 @@ class BrokerService:
     async def join(self, registry: BrokerRegistry) -> OtherBrokers:
         """Share the topics with the other brokers in `registry`. Return the REST client for these brokers.
 
-        Must be called once, after the addresses of this broker are known. Raises StoreError.
+        Call this once, after the addresses of this broker are known. Raises StoreError.
         """
         from pybroker.broker.cluster.remote_participants import OwnersParticipants  # noqa: PLC0415  (only in a cluster)
 
@@ -327,14 +323,11 @@ class BrokerService:
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def health_check(self) -> None:
-        """Publish a message and read it back. Raises BrokerError."""
         await self._health.run()
 
     async def hand_over(self) -> None:
-        """Give all bundles to other brokers of the cluster, a few at a time, before the broker stops.
-
-        `close` releases the bundles that are left after `HANDOVER_SHARE` of `brokerShutdownTimeoutMs`. Without the metadata store
-        no other broker can get a bundle, so this does nothing.
+        """Give all bundles to other brokers of the cluster before the broker stops, within `HANDOVER_SHARE` of
+        `brokerShutdownTimeoutMs`. `close` releases the rest. Without the metadata store, this does nothing.
         """
         if self.ownership is None or self.other_brokers is None:
             return
@@ -348,7 +341,7 @@ class BrokerService:
             logs.warning("bundles.handover_timed_out", remaining=len(self.ownership.shared_bundles()))
 
     async def end_transactions(self) -> None:
-        """Abort the open transactions if only Java brokers stay in the cluster. `tell_clients` follows."""
+        """Abort the open transactions if only Java brokers stay in the cluster. Call this before `tell_clients`."""
         if self._unattended is not None:
             await self._unattended.end_before_stop()
 
@@ -386,7 +379,7 @@ def new_broker_context(
     ledgers: ManagedLedgerFactory,
     schema_storage: SchemaStorage | None = None,
 ) -> BrokerContext:
-    """Create the parts that all topics share. Requires a running event loop."""
+    """Create the objects that all topics share. Requires a running event loop."""
     config = runtime.config
     resource_groups = ResourceGroups(metadata_store)
     return BrokerContext(

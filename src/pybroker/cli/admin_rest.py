@@ -1,4 +1,4 @@
-"""REST calls of commands. A request that changes something is sent only once. Errors contain no credentials."""
+"""REST client of the commands. A request that changes something is sent only once. Errors contain no credentials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Query = Mapping[str, object]
 
 
 class NotThere(CommandFailed):
-    """The broker responded to a request for `path` with 404."""
+    """The broker responded with 404."""
 
     def __init__(self, text: str, path: str = "", advice: str = "") -> None:
         super().__init__(text)
@@ -47,10 +47,10 @@ class Answer(NamedTuple):
 
 
 class AdminRest:
-    """The REST client of one command, a context manager.
+    """REST client of one command, a context manager.
 
-    If a NotThere leaves the context, a suggestion for the mistyped name is added to its text. This costs further calls,
-    which a NotThere that is caught inside does not cause.
+    If a NotThere error leaves the context, further requests look for the mistyped name, and a suggestion is added to
+    the error.
     """
 
     def __init__(self, where: Where) -> None:
@@ -73,9 +73,6 @@ class AdminRest:
             self._rest.close()
 
     def _list(self, path: str) -> Any:
-        """Return a list of names for suggestions. Raises NotListed if its parent does not exist, and the REST client's
-        errors.
-        """
         try:
             return self._rest.json("GET", path, patience_s=0)
         except Refused as error:
@@ -88,12 +85,12 @@ class AdminRest:
             return self._rest.json("GET", path + _text_of(query))
 
     def change(self, method: str, path: str, body: object = None, query: Query | None = None) -> Any:
-        """Send a changing request, once, and return the response's document, if any."""
+        """Send a changing request, once. Return the decoded JSON response, if any."""
         with self._failures_of(path):
             return self._rest.json(method, path + _text_of(query), body, may_repeat=False, patience_s=0)
 
     def call(self, method: str, path: str, body: object = None) -> Answer:
-        """Send any request. Only GET is retried. Return the response's headers and body."""
+        """Send a request with any method. Only GET is retried. Return the response's headers and body."""
         data = None if body is None else json.dumps(body).encode()
         with self._failures_of(path), self._rest.open(method, path, data, may_repeat=method == "GET") as response:
             return Answer({name.lower(): value for name, value in response.getheaders()}, response.read())
@@ -101,7 +98,9 @@ class AdminRest:
     def pages(
         self, path: str, member: str, query: Query, limit: int
     ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-        """Yield the pages of a list: the response and its items, at most `limit` items in total."""
+        """Yield the pages of a list: the response, and the items in its JSON member `member`; at most `limit` items in
+        total.
+        """
         after: object = None
         while True:
             answer = self.get(path, {**query, "limit": min(limit, MAX_PAGE), "after": after})
@@ -113,7 +112,6 @@ class AdminRest:
                 return
 
     def partitions(self, topic: TopicName) -> list[TopicName]:
-        """Return the topic's partitions, or the topic itself if it is not partitioned."""
         if topic.partition_index >= 0:
             return [topic]
         count = int(self.get(f"{path_of(topic)}/partitions")["partitions"])

@@ -23,8 +23,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def binary_access(where: Where, topic: TopicName) -> Access:
-    """Return address and credentials for the binary protocol. The broker is asked for the address unless it is
-    configured.
+    """Return address and credentials for the binary protocol. If `where` has no service URL, the broker is asked for it
+    over HTTP.
     """
     access = where.access
     if access.service_url:
@@ -44,9 +44,8 @@ def binary_access(where: Where, topic: TopicName) -> Access:
 
 
 class UntilSignal:
-    """Runs coroutines, and cancels waits at SIGINT or SIGTERM while other operations complete.
-
-    A second signal cancels these, too.
+    """Runs coroutines. A first SIGINT or SIGTERM cancels `wait`, while other operations complete; a second one cancels
+    these, too.
     """
 
     def __init__(self) -> None:
@@ -76,7 +75,7 @@ class UntilSignal:
             self._task.cancel()
 
     async def wait(self, what: Coroutine[Any, Any, Result]) -> Result:
-        """Await `what`. Raises Interrupted if a signal has arrived or arrives first."""
+        """Await the coroutine `what`. Raises Interrupted if a signal has arrived or arrives first."""
         if self.number is not None:
             what.close()  # never started
             self.check()

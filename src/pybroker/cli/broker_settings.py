@@ -19,7 +19,9 @@ def add_set_option(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides_of(options: argparse.Namespace, keys_of_options: Mapping[str, str], problems: Problems) -> dict[str, str]:
-    """Return the keys that the command line sets. An option of `keys_of_options` (option to key) overrides `--set`."""
+    """Return the configuration keys that the command line sets. An option of `keys_of_options` (option to key)
+    overrides `--set`.
+    """
     overrides: dict[str, str] = {}
     for setting in options.set:
         key, separator, value = setting.partition("=")
@@ -35,7 +37,7 @@ def overrides_of(options: argparse.Namespace, keys_of_options: Mapping[str, str]
 
 
 def run_with_configuration(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Return the exit code of `run`; print the problems of an invalid configuration."""
+    """Call `run` and return its exit code; print the problems of an invalid configuration."""
     from pybroker.config import ConfigError  # noqa: PLC0415  (so that --help answers at once)
 
     try:

@@ -1,5 +1,6 @@
-"""The table of commands. A command's module has `add_options(parser)`, which sets the parser's default `run(options) ->
-exit code`.
+"""The table of the commands of `pybroker`.
+
+A command's module has `add_options(parser)`, which sets the parser's default `run(options) -> exit code`.
 """
 
 from __future__ import annotations

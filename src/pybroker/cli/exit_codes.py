@@ -23,7 +23,7 @@ EXIT_SIGNAL = 128
 
 
 class CommandFailed(Exception):
-    """An expected failure. The message is one line with advice, and contains no secret."""
+    """An expected failure. The text is one line with advice, and contains no secret."""
 
     exit_code = EXIT_FAILED
 
@@ -35,7 +35,7 @@ class WrongUsage(CommandFailed):
 
 
 class Interrupted(Exception):
-    """A signal ended the command, after it released its resources."""
+    """A signal ended the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by signal {number}")

@@ -1,7 +1,6 @@
 """Text output of `pybroker explain`. Pure: width and time are arguments.
 
-Lines contain no control characters, although names and keys from clients may. Lines fit the width, except commands,
-which must not be broken.
+Control characters in names and keys are escaped. Lines fit the width, except commands, which must not be broken.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Line(NamedTuple):
-    """A line of output with terminal styles. A line with a command may exceed the width."""
+    """A line of output with terminal styles."""
 
     text: str = ""
     styles: tuple[str, ...] = ()
@@ -34,7 +33,7 @@ class Line(NamedTuple):
 
 
 class ExplainText:
-    """Renders `explain` documents for one width, time and broker."""
+    """Formatter of `explain` documents for one width, time and broker."""
 
     def __init__(self, width: int, now_ms: int, where: SameBroker) -> None:
         self._width = max(LEAST_WIDTH, width)
@@ -42,7 +41,7 @@ class ExplainText:
         self._where = where
 
     def document(self, document: Document) -> list[Line]:
-        """Return the lines of a topic, subscription, key, message, consumer or producer."""
+        """Return the lines about a topic, subscription, key, message, consumer or producer."""
         place = " / ".join(str(part) for part in (document.get("topic"), document.get("subscription")) if part)
         findings: list[Document] = document.get("findings", [])
         lines = [*self._headline(document), *self._wrapped(place, "", DIM)]
@@ -58,7 +57,7 @@ class ExplainText:
         return lines
 
     def stuck(self, document: Document) -> list[Line]:
-        """Return the lines of a broker's stuck topics, worst first."""
+        """Return the lines about a broker's stuck topics, worst first."""
         topics, matching = document["topics"], document["matching"]
         lines = [line for finding in document.get("broker", ()) for line in self._finding(finding, "")]
         lines += [Line()] if lines else []
@@ -147,7 +146,6 @@ class ExplainText:
         return lines
 
     def _subscriptions(self, document: Document) -> list[Line]:
-        """Return a topic's subscriptions, each with its first finding."""
         lines, listed = [Line()], document["subscriptions"]
         if not listed:
             return [*lines, *self._wrapped("The topic has no subscriptions.")]
@@ -205,7 +203,6 @@ class ExplainText:
         return Line(indent + printable(self._where.command(command)), (CYAN,), is_command=True)
 
     def _wrapped(self, text: str, indent: str = "", *styles: str, hanging: str | None = None) -> list[Line]:
-        """Wrap at spaces. Words longer than a line are broken."""
         rest = indent if hanging is None else hanging
         lines: list[Line] = []
         line, taken, has_words = indent, columns_of(indent), False
@@ -229,7 +226,6 @@ class ExplainText:
 
 
 def _head(text: str, width: int) -> str:
-    """Return the longest prefix that fits, at least one character."""
     end, taken = 1, columns_of(text[0])
     while end < len(text) and taken + columns_of(text[end]) <= width:
         taken += columns_of(text[end])
@@ -261,7 +257,6 @@ def _counted(count: int, one: str, several: str) -> str:
 
 
 def _explain_command(topic: str, subscription: str | None) -> str:
-    """Return the `pybroker explain` command for a topic or subscription. `--` precedes a name that starts with `-`."""
     words = [topic, *([] if subscription is None else [subscription])]
     marker = ["--"] if any(word.startswith("-") for word in words) else []
     return shell_command(["pybroker", "explain", *marker, *words])

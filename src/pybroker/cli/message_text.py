@@ -40,7 +40,7 @@ def message_line(message: Message) -> str:
 
 
 def message_document(message: Message) -> dict[str, Any]:
-    """Return a JSON document. Bytes that are not UTF-8 are Base64 in a member whose name ends in Base64."""
+    """Return the JSON document of a message. Bytes that are not UTF-8 are Base64 in a member whose name ends in Base64."""
     document: dict[str, Any] = {"messageId": id_text(message.id), "topic": message.topic}
     if message.key is not None:
         document |= _text_or_base64("key", _key_bytes(message))
@@ -77,13 +77,13 @@ def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
 
 
 def outgoing(line: bytes) -> OutgoingMessage:
-    """Parse a JSON line. Members about its previous position are ignored."""
+    """Parse a JSON line into a message to publish. Members about its previous position are ignored."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
-        raise NotAMessage("not JSON") from None
+        raise NotAMessage("the line is not JSON") from None
     if not isinstance(document, dict):
-        raise NotAMessage("not a JSON object")
+        raise NotAMessage("the line is not a JSON object")
     key, key_bytes = _member(document, "key", str), _bytes_member(document, "keyBase64")
     if key is not None and key_bytes is not None:
         raise NotAMessage("the message has both key and keyBase64: remove one of them")
@@ -134,4 +134,4 @@ def _bytes_member(document: dict[str, Any], name: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise NotAMessage(f"{name} is not Base64") from None
+        raise NotAMessage(f"the field {name} of the message is not Base64") from None

@@ -19,7 +19,7 @@ MAX_CHARACTERS = 200
 
 
 class NotListed(Exception):
-    """The list does not exist, because its parent does not."""
+    """The list of names does not exist."""
 
 
 Fetch = Callable[[str], Any]
@@ -37,7 +37,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class NamedObject:
-    """The object that a REST path names. Parts that it does not name are empty."""
+    """Tenant, namespace, topic or subscription that a REST path names. Parts that it does not name are empty."""
 
     tenant: str
     namespace: str = ""
@@ -75,10 +75,10 @@ def named_by(path: str) -> NamedObject | None:
 
 
 def advice_for(path: str, fetch: Fetch) -> str:
-    """Return a suggestion after a 404: the most similar name, or the command that lists the names. Empty if the object
-    exists.
+    """Return a suggestion after a 404 for `path`: the most similar name, or the command that lists the names. Empty if
+    the object exists.
 
-    Fetches at most four lists, from the topic's subscriptions up to the tenants.
+    `fetch` requests at most four lists of names.
     """
     named = named_by(path)
     if named is None:

@@ -47,7 +47,7 @@ class Output:
         self._is_ascii = encoding not in {"utf-8", "utf8"}
 
     def onto(self, stream: IO[str]) -> Self:
-        """Return an output to another stream. Each JSON document is one line there."""
+        """Return an output to another stream, with one line per JSON document."""
         output = copy.copy(self)
         output._stream = stream  # noqa: SLF001  (its own copy)
         output._is_line_per_document = True  # noqa: SLF001
@@ -98,7 +98,7 @@ def add_json_option(
 
 
 def output_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Output:
-    """Return the standard output with the format that options, terminal and environment request."""
+    """Return the standard output in the format that options, terminal and environment request."""
     environment = os.environ if environment is None else environment
     is_terminal = sys.stdout.isatty()
     has_colours = is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"

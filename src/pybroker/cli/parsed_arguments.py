@@ -1,4 +1,4 @@
-"""Parsers of ids, times and quantities. Pure.
+"""Parsers of ids, times and quantities on the command line. Pure.
 
 They raise `argparse.ArgumentTypeError` with the expected format, so each can be the `type=` of an option.
 """
@@ -47,10 +47,8 @@ class Start:
 
 
 def message_id(text: str) -> GivenId:
-    """Parse a message id:
-
-    `LEDGER:ENTRY`, `LEDGER:ENTRY:INDEX` with a batch index, or `LEDGER:ENTRY:PARTITION:INDEX`, in which -1 means no
-    partition or no index.
+    """Parse `LEDGER:ENTRY`, `LEDGER:ENTRY:INDEX` with a batch index, or `LEDGER:ENTRY:PARTITION:INDEX`, in which -1
+    means no partition or no index.
     """
     parts = text.strip().split(":")
     if len(parts) in {2, 3, 4}:
@@ -91,18 +89,20 @@ def namespace_or_tenant(text: str) -> str | NamespaceName:
 
 
 def seconds(text: str) -> float:
-    """Parse a duration: `500ms`, `30s`, `10m`, `2h`, `7d`, `1y`, or a number of seconds."""
+    """Parse a duration into seconds: `500ms`, `30s`, `10m`, `2h`, `7d`, `1y`, or a number of seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ArgumentTypeError(f"{_shown(text)} is not a duration: use a form such as 500ms, 30s, 10m, 2h or 7d")
     value = float(match.group(1)) * _UNITS_S[match.group(2) or "s"]
     if value * 1000 > MAX_NUMBER:
-        raise ArgumentTypeError(f"{_shown(text)} is too long: expected at most 292 million years")
+        raise ArgumentTypeError(f"{_shown(text)} is too long for a duration: the maximum is 292 million years")
     return value
 
 
 def time_ms(text: str) -> int:
-    """Parse a time: `2026-11-23T04:00:00Z` (UTC without a zone), or milliseconds since 1970."""
+    """Parse a time into milliseconds since 1970: `2026-11-23T04:00:00Z` (UTC without a zone), or a number of
+    milliseconds.
+    """
     try:
         moment_ms = quantities.time_ms(text[:60])
         if 0 <= moment_ms <= MAX_NUMBER:
@@ -115,7 +115,7 @@ def time_ms(text: str) -> int:
 
 
 def start(text: str) -> Start:
-    """Parse `earliest`, `latest`, an id, or a time."""
+    """Parse a start position: `earliest`, `latest`, a message id, or a time."""
     if text in {"earliest", "latest"}:
         return Start(text)
     try:
@@ -146,7 +146,7 @@ def number(text: str) -> int:
 def pair(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise ArgumentTypeError(f"{_shown(text)} is not NAME=VALUE")
+        raise ArgumentTypeError(f"{_shown(text)} does not have the form NAME=VALUE")
     return name, value
 
 
@@ -154,7 +154,7 @@ def base64_bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ArgumentTypeError("not Base64 text") from None
+        raise ArgumentTypeError("the value is not Base64") from None
 
 
 def _shown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""An argparse parser with one-line errors. They never repeat a value that may be a secret."""
+"""An argparse parser with one-line errors, which never repeat a value that may be a secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SHOWN = 60
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Reports an error in one line that refers to `--help`. Of unknown arguments, only option names are shown."""
+    """Parser that reports an error in one line that refers to `--help`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -96,7 +96,7 @@ def described(parser: argparse.ArgumentParser, text: str, examples: str) -> None
 
 
 def describe_subcommands(parser: argparse.ArgumentParser) -> None:
-    """Set each subcommand's description to its help text, with the parser's examples that use it."""
+    """Set each subcommand's description to its help text and the parser's examples that use the subcommand."""
     examples = [line.strip() for line in (parser.epilog or "").splitlines()[1:]]
     for action in parser._actions:  # noqa: SLF001
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001

@@ -38,7 +38,7 @@ _RIGHTS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The content of a valid profiles file. Paths are absolute."""
+    """Content of a valid profiles file. Paths are absolute."""
 
     path: Path
     default: str | None = None
@@ -65,7 +65,9 @@ def profiles_path(environment: Mapping[str, str]) -> Path:
 
 
 def read_profiles(path: Path) -> Profiles:
-    """Return the profiles, or none if the file does not exist. Raises WrongUsage for an unsafe or invalid file."""
+    """Return the profiles, or none if the file does not exist. Raises WrongUsage for an invalid file, or a file with
+    secrets that other users can read.
+    """
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(path.stat().st_mode)
@@ -89,7 +91,7 @@ def read_profiles(path: Path) -> Profiles:
 
 
 def parse_profiles(path: Path, content: bytes) -> Profiles:
-    """Parse the file's content. Error texts contain the line or key, but no value."""
+    """Parse the file's content. Errors contain the line or key, but no value."""
     try:
         document = tomllib.loads(content.decode())
     except UnicodeDecodeError:
@@ -132,6 +134,5 @@ def _profile(path: Path, name: str, values: Mapping[str, object]) -> Mapping[str
 
 
 def _without_values(reason: str) -> str:
-    """Return the TOML parser's reason without quotations of the file."""
     place = reason[reason.rfind("(at ") :] if "(at " in reason else ""
     return f"check it {place}" if place else "check its quotes and brackets"

@@ -1,6 +1,6 @@
-"""One run of `pybroker`: import the command, run it, and return its exit code, with at most one line on stderr.
+"""One run of `pybroker`: imports the command, runs it, and returns its exit code, with at most one line on stderr.
 
-User input, brokers and networks never cause a stack trace, and no secret is shown. Few imports, so that help is fast.
+User input, brokers and networks never cause a stack trace, and no secret is shown.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _place(error: Exception) -> str:
-    """Return an exception's type and location, without its text, which may contain secrets."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -90,10 +89,7 @@ def split(arguments: list[str]) -> tuple[Command | None, list[str], list[str]]:
 
 
 def run_command(command: Command, global_options: list[str], arguments: list[str]) -> int:
-    """Run one command and return its exit code. Its own arguments override `global_options`.
-
-    For wrong usage, argparse ends the process.
-    """
+    """Run one command and return its exit code. Its own arguments override `global_options`."""
     parser = command_parser(command)
     if global_options and command.is_local:
         parser.error(
@@ -121,7 +117,7 @@ def command_parser(command: Command) -> argparse.ArgumentParser:
 
 
 def overview() -> argparse.ArgumentParser:
-    """Return the parser of `pybroker --help`, which does not know the commands' options."""
+    """Return the parser of `pybroker --help`, without the commands' options."""
     parser = CommandParser(
         prog="pybroker",
         description="A message broker that speaks the Apache Pulsar protocol, and commands for it or any other Pulsar broker.",

@@ -1,7 +1,4 @@
-"""Text formatting: tables, durations, sizes, and arbitrary bytes. Pure.
-
-Unprintable characters are escaped, so text from a broker cannot move the cursor, change colours or break a line.
-"""
+"""Text formatting: tables, durations, sizes, and arbitrary bytes. Pure. Unprintable characters are escaped."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[str]:
-    """Return lines of aligned columns, with numbers right-aligned.
+    """Return the lines of a table with aligned columns.
 
-    If lines exceed `width`, empty columns are removed, then the widest text columns are cut. Numbers are never cut. If
-    that is not enough, return `records`.
+    If lines exceed `width`, empty columns are removed, then the widest text columns are cut. If that is not enough,
+    return `records` instead.
     """
     titles = [printable(title) for title in head]
     texts = [titles, *([cell_text(cell) for cell in row] for row in rows)]
@@ -129,7 +126,7 @@ def size(size_bytes: float | None) -> str | None:
 
 
 def age(age_ms: float | None) -> str | None:
-    """Format a duration in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
+    """Format a duration in milliseconds in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
     if age_ms is None:
         return None
     if age_ms < 0:
@@ -156,7 +153,7 @@ def ago(time_ms: int | None, now_ms: int) -> str | None:
 
 
 def moment(time_ms: int | None) -> str | None:
-    """Format a UTC time with milliseconds. A time outside the calendar is shown as a number."""
+    """Format milliseconds since 1970 as UTC time. A time outside the calendar is shown as a number."""
     if not time_ms:
         return None
     try:
@@ -167,7 +164,7 @@ def moment(time_ms: int | None) -> str | None:
 
 
 def columns_of(text: str) -> int:
-    """Return the width on a terminal: wide characters have two columns, combining characters none."""
+    """Return the width of a text on a terminal: wide characters have two columns, combining characters none."""
     if text.isascii():
         return len(text)
     return sum(_columns_of_one(each) for each in text)
@@ -180,9 +177,7 @@ def _columns_of_one(character: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Cut a text to `width` columns: a topic name in its middle, because names often start alike, other texts at the
-    end.
-    """
+    """Cut a text to `width` columns: a topic name in its middle, other texts at the end."""
     if columns_of(text) <= width:
         return text
     if "://" in text and " " not in text and width > 2:
@@ -208,9 +203,6 @@ def _padded(text: str, width: int, *, is_number: bool) -> str:
 
 
 def _fitting(widths: Sequence[int], numbers: Sequence[bool], available: int) -> list[int] | None:
-    """Reduce the widest text columns until the sum is `available`. Return None if they would be narrower than
-    NARROWEST.
-    """
     fitting = [*widths]
     while sum(fitting) > available:
         texts = [each for each, is_number in zip(fitting, numbers, strict=True) if not is_number]

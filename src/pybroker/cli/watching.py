@@ -1,4 +1,4 @@
-"""`--watch`: repeat the output of a command until Ctrl-C.
+"""`--watch`: repeats the output of a command until Ctrl-C.
 
 A terminal is redrawn. A pipe receives one block per refresh, or one line with `--json`.
 """
@@ -46,7 +46,7 @@ def pause(text: str) -> float:
             "the value of --watch must be a time such as 2s: write --watch after the names, or write --watch=2s"
         ) from None
     if pause_s < LEAST_PAUSE_S:
-        raise argparse.ArgumentTypeError(f"expected at least {LEAST_PAUSE_S:g}s")
+        raise argparse.ArgumentTypeError(f"the value of --watch is too short: the minimum is {LEAST_PAUSE_S:g}s")
     return pause_s
 
 
@@ -54,8 +54,7 @@ def show(output: Output, pause_s: float | None, draw: Draw) -> int:
     """Call `draw` once, or every `pause_s` seconds until Ctrl-C. Return the exit code. Raises CommandFailed if the
     first call fails.
 
-    A later failure does not end the command, because the broker may be restarting. It is shown below the last state on
-    a terminal, as `{"error": ...}` with --json, and on standard error otherwise.
+    A later failure is shown and does not end the command, because the broker may be restarting.
     """
     if pause_s is None:
         return draw(output) or EXIT_OK

@@ -3,9 +3,7 @@
 Options override single values. All others come from one source, so that credentials of one broker are never sent to
 another. The first of these applies: the profile of `--profile`; a pipeline's settings file with a broker or
 credentials; the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` is set; the default profile; the
-environment with a local broker.
-
-No option contains a secret, because shell history and process lists would show it.
+environment with a local broker. No option contains a secret.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _CREDENTIALS = (*_TOKEN, *_PASSWORD, "basic_user")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The selected broker: address, credentials, and their source."""
+    """Selected broker: address, credentials, and their source."""
 
     access: Access
     """An empty `service_url` is requested from the broker."""
@@ -124,10 +122,10 @@ def broker_of(
     environment: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Where:
-    """Return the broker of the command line. `settings` are a settings file's values by profile key."""
+    """Return the broker and credentials of the command line. `settings` are a settings file's values by profile key."""
     environment = os.environ if environment is None else environment
     if options.timeout <= 0:
-        raise WrongUsage("--timeout must be longer than 0")
+        raise WrongUsage("--timeout must be more than 0 seconds")
     values, source, _ = _values_of(options, environment, settings or {})
     try:
         access = Access(
@@ -167,10 +165,8 @@ def _values_of(
 
 
 class SameBroker(NamedTuple):
-    """The parts that must be added to a suggested command, so that it uses the same broker and role in any shell of
-    this user.
-
-    They contain no secret: a token or password from the environment is referenced by its variable.
+    """The options that must be added to a suggested command, so that it uses the same broker and role in any shell of
+    this user. They contain no secret.
     """
 
     variables: str = ""
@@ -179,7 +175,7 @@ class SameBroker(NamedTuple):
     """Options between program and command."""
 
     def command(self, command: str) -> str:
-        """Complete a command that starts with `pybroker`."""
+        """Return the command, which starts with `pybroker`, with these options."""
         program, _, rest = command.partition(" ")
         return f"{self.variables}{program}{self.options} {rest}"
 
@@ -208,7 +204,6 @@ def same_broker(options: argparse.Namespace, environment: Mapping[str, str] | No
 
 
 def _going_with(given: Mapping[str, object]) -> Sequence[str]:
-    """Return the keys that another source may add to the given ones: the password of a user, or the user of a password."""
     if "basic_user" in given:
         return _PASSWORD if "basic_password_file" not in given else ()
     return ("basic_user",) if "basic_password_file" in given else ()
@@ -246,7 +241,6 @@ def _of_profile(profiles: Profiles, name: str) -> tuple[dict[str, str | bool], s
 
 
 def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[str]) -> str | None:
-    """Return the address in `values[key]`. Raises WrongUsage if it contains anything else, such as a password."""
     text = _text(values, key)
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""A small asyncio client of the binary protocol, for any broker that speaks it.
+"""A small asyncio client of the binary protocol, for any Pulsar broker.
 
     from pybroker.client import connect
 

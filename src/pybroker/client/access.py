@@ -1,7 +1,7 @@
-"""Address and credentials of a broker. Each process that connects to the broker gets them.
+"""Address and credentials of a broker, for each process that connects to it.
 
-No secret appears in a `repr`, an error, or a Spark plan. A `Secret` with a file or an environment variable keeps the
-secret itself out of inter-process messages.
+No secret appears in a `repr`, an error, or a Spark plan. A `Secret` with a file or an environment variable is not sent
+to other processes either.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ MAX_SECRET_BYTES = 64 * 1024
 
 
 class AccessRefused(ValueError):
-    """A secret cannot be read, or settings contradict each other. The text contains the setting to change, but no
-    secret.
-    """
+    """A secret cannot be read, or settings contradict each other. The text names the setting and contains no secret."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,8 @@ class Secret:
 
 @dataclass(frozen=True)
 class Access:
-    """Address, credentials and timeouts for one broker or cluster. Equal objects may share a connection. Picklable;
-    `repr` shows no secret.
+    """Address, credentials and timeouts for one broker or cluster. Can be pickled; `repr` shows no secret. Clients with
+    equal objects may share a connection.
     """
 
     service_url: str
@@ -116,8 +114,8 @@ class Access:
 def access_by_parameters(
     service_url: str, admin_url: str | None, auth_parameters: str, tls_trust_certs_file: str | None
 ) -> Access:
-    """Derive the authentication from the form of `auth_parameters`: JSON with `userId` means basic, other non-empty
-    text is a token in a form of `token_secret`, empty text means none. Raises AccessRefused.
+    """Return an `Access`; the form of `auth_parameters` selects the authentication method. JSON with `userId` means
+    basic, other non-empty text is a token in a form of `token_secret`, empty text means none. Raises AccessRefused.
     """
     token = user = password = None
     if auth_parameters.lstrip().startswith("{") and "userId" in _json_parameters(auth_parameters):
@@ -135,7 +133,7 @@ def access_by_parameters(
 
 
 def token_secret(parameters: str) -> Secret:
-    """Return the token of `authParams`: `token:...`, `file:...`, `env:NAME`, JSON with `token`, or the token itself."""
+    """Return the token in `authParams`: `token:...`, `file:...`, `env:NAME`, JSON with `token`, or the token itself."""
     text = parameters.strip()
     if text.startswith("{"):
         return token_secret(str(_json_parameters(text).get("token", "")))
@@ -150,9 +148,8 @@ def token_secret(parameters: str) -> Secret:
 
 
 def basic_secret(parameters: str) -> tuple[str, Secret]:
-    """Return user and password from JSON with `userId` and `password`, or `user:password`.
-
-    In the JSON form the password may be `file:...` or `env:NAME`.
+    """Return user and password from JSON with `userId` and `password`, or from `user:password`. In JSON, the password
+    may be `file:...` or `env:NAME`.
     """
     text = parameters.strip()
     if text.startswith("{"):

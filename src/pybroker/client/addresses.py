@@ -24,12 +24,12 @@ class Address:
 
     @property
     def host_and_port(self) -> str:
-        """Return host and port in the form in which CONNECT tells a proxy the target broker."""
+        """The address as `host:port`, for the field of CONNECT that names the target broker of a proxy."""
         return str(self).partition("://")[2]
 
 
 def addresses(service_url: str) -> list[Address]:
-    """Parse `scheme://host:port,host:port/`. Raises ClientError."""
+    """Parse a service URL with one or several brokers, `scheme://host:port,host:port/`. Raises ClientError."""
     scheme, separator, rest = service_url.strip().partition("://")
     if not separator or scheme not in _PORTS:
         raise ClientError(

@@ -1,7 +1,6 @@
-"""A client for callers without an event loop: a thread runs the event loop and keeps connections alive between calls.
+"""A client for callers without an event loop: a thread runs the event loop and keeps connections open between calls.
 
-Create a new client after a fork, because the thread exists in the parent process only. In the child, calls raise an
-error.
+Create a new client after a fork: the thread exists only in the parent process, and calls in the child raise an error.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ Result = TypeVar("Result")
 
 
 class BackgroundClient:
-    """A thread with an event loop, and the clients that use it: `client`, and the ones that `another` created. `close`
-    releases all.
+    """A thread with an event loop, and the clients that use it: `client`, and the clients that `another` created.
+    `close` closes all.
     """
 
     def __init__(self, access: Access) -> None:
@@ -40,7 +39,6 @@ class BackgroundClient:
             raise
 
     def another(self) -> Client:
-        """Create another client on the same event loop, with its own connections."""
         client = self.run(_made(self._access))
         self._clients.append(client)
         return client

@@ -67,11 +67,11 @@ class Closing(ABC):
 
 
 class ClientPart(Closing):
-    """A producer or consumer that the client tracks until either of them is closed."""
+    """The interface by which a client closes its producers and consumers."""
 
     @abstractmethod
     async def client_closed(self) -> None:
-        """End all tasks and timers, and fail all waiters. Must not raise."""
+        """End all tasks and timers, and raise an error in all waiting calls. Must not raise."""
 
 
 class Client(Closing):
@@ -89,7 +89,6 @@ class Client(Closing):
         self._process_id = os.getpid()
 
     async def close(self) -> None:
-        """Close all connections. Waiters of producers and consumers get an error."""
         self._closed = True
         while self.parts:
             await self.parts.popitem()[0].client_closed()
@@ -149,7 +148,9 @@ class Client(Closing):
         return await self.retried(ask)
 
     async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """Run `attempt`, and repeat it after retryable errors (see `may_pass`) until the operation timeout has passed."""
+        """Run `attempt`, and repeat it after errors for which `may_pass` is true, until the operation timeout has
+        passed.
+        """
         deadline = time.monotonic() + self.access.operation_timeout_s
         delay = ReconnectDelay(random.random())
         while True:
@@ -196,7 +197,7 @@ class Client(Closing):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise ClientError("this client is closed")
+            raise ClientError("this client is closed: create a new client")
 
     async def connection_for(self, topic: TopicName) -> Connection:
         command = Command(type=Command.LOOKUP)
@@ -224,4 +225,4 @@ class Client(Closing):
             if answer.proxy_through_service_url:
                 return await self.connection_to(self._seeds[self._seed], behind_proxy=target)
             return await self.connection_to(target)
-        raise RequestTimedOut(f"the lookup of {topic} was redirected {MAX_REDIRECTS} times")
+        raise RequestTimedOut(f"the lookup of {topic} was redirected {MAX_REDIRECTS} times without a result: try again")

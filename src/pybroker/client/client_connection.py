@@ -1,7 +1,7 @@
 """One connection to one broker: handshake, requests and responses, keep-alive, and delivery to producers and consumers.
 
-Invariants: each request ends with its response, ConnectionLost, or RequestTimedOut; after a call of `lost`, nothing
-more is delivered.
+Invariants: each request ends with its response, ConnectionLost, or RequestTimedOut. After the end of the connection,
+nothing more is delivered.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})
 
 
 class ConnectionUser(ABC):
-    """Interface of a producer or consumer for its connection. Calls come from the event loop and must not raise."""
+    """The interface of a producer or consumer for its connection. Calls come from the event loop and must not raise."""
 
     @abstractmethod
     def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
@@ -100,8 +100,8 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: Address, access: Access, *, behind_proxy: Address | None = None) -> Connection:
-        """Open a connection and complete the handshake. Raises ConnectionLost, NotTrusted, AuthenticationError,
-        AccessRefused.
+        """Open a connection and complete the handshake. With `behind_proxy`, `address` is a proxy that connects to this
+        broker. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused.
         """
         loop = asyncio.get_running_loop()
         context = await asyncio.to_thread(tls_context, access) if address.is_tls else None
@@ -124,7 +124,9 @@ class Connection(asyncio.Protocol):
             raise NotTrusted(str(address), error.verify_message) from error
         except (OSError, ssl.SSLError) as error:
             connection.abort(str(error))
-            raise ConnectionLost(f"the broker {address} cannot be reached: {error}") from error
+            raise ConnectionLost(
+                f"the broker {address} cannot be reached: {error}. Check the service URL, and whether the broker runs"
+            ) from error
         except BaseException:
             connection.abort("the connection was not set up")
             raise
@@ -192,8 +194,8 @@ class Connection(asyncio.Protocol):
     async def request(self, command: pb.BaseCommand) -> pb.BaseCommand:
         """Send `command` with a new request id, and return the response.
 
-        Raises the broker's refusal, ConnectionLost, or RequestTimedOut. A PRODUCER command that the broker has queued
-        for exclusive access has no timeout.
+        Raises the broker's error, ConnectionLost, or RequestTimedOut. A PRODUCER command has no timeout while the
+        broker queues the producer for exclusive access.
         """
         if self.failure is not None:
             raise self.failure
@@ -218,8 +220,8 @@ class Connection(asyncio.Protocol):
         return answer
 
     def detach_producer(self, producer_id: int) -> None:
-        """Stop deliveries to the producer, and send CLOSE_PRODUCER without waiting, in case the broker has attached
-        it.
+        """Stop deliveries to the producer, and send CLOSE_PRODUCER without waiting for a response. For a producer that
+        the broker may have attached after the request timed out.
         """
         if self.producers.pop(producer_id, None) is not None:
             close = pb.CommandCloseProducer(producer_id=producer_id, request_id=next(self._request_ids))
@@ -231,7 +233,9 @@ class Connection(asyncio.Protocol):
             self.write(frame(Command(type=Command.CLOSE_CONSUMER, close_consumer=close)))
 
     def write(self, data: bytes) -> None:
-        """Write whole frames; dropped if the connection has ended. Callers await `writable` before they write more."""
+        """Write whole frames. They are dropped if the connection has ended. Callers await `writable` before they write
+        more.
+        """
         if self.failure is None and self._transport is not None:
             self._transport.write(data)
 
@@ -326,9 +330,7 @@ class Connection(asyncio.Protocol):
             request.answered.set_result(command)
 
     def _waits_no_more(self, producer_id: int) -> None:
-        """Fail the request of a producer that the broker closes while it waits for exclusive access. Its response may
-        never come.
-        """
+        """Fail the request of a producer that the broker closes while it waits for exclusive access."""
         for request in self._requests.values():
             is_its = request.command.type == Command.PRODUCER and request.command.producer.producer_id == producer_id
             if is_its and not request.answered.done():
@@ -337,7 +339,6 @@ class Connection(asyncio.Protocol):
                 )
 
     def _answer_challenge(self) -> None:
-        """Send the current credentials, because the previous ones have expired."""
         command = Command(type=Command.AUTH_RESPONSE)
         command.authResponse.client_version = CLIENT_VERSION
         command.authResponse.protocol_version = PROTOCOL_VERSION

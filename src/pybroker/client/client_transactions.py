@@ -1,7 +1,7 @@
 """Transactions: sent messages and acknowledgements that take effect together or not at all.
 
 Invariants: a topic or subscription is registered before the first operation there in the transaction; a transaction
-with a failed operation is not committed; if the outcome is unknown, the caller gets an error.
+with a failed operation is not committed; if the result is unknown, the caller gets an error.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ Command = pb.BaseCommand
 
 
 class TransactionEnded(ClientError):
-    """The transaction has ended or is ending. No more operations are possible in it."""
+    """The transaction has ended or is ending, and accepts no more operations."""
 
 
 class TransactionFailed(ClientError):
-    """An operation failed, so the transaction was aborted. The cause is the first failure."""
+    """An operation failed, so the transaction was aborted. The cause (`__cause__`) is the first failure."""
 
 
 class OutcomeUnknown(ClientError):
-    """The response to the end of a transaction was lost, and the coordinator no longer knows the transaction. It is
-    committed or aborted.
+    """The transaction is committed or aborted: the response to its end was lost, and the coordinator no longer stores
+    the transaction.
 
-    If it was aborted, the broker redelivers the messages acknowledged in it, so the caller continues to consume.
+    After an abort, the broker redelivers the messages acknowledged in the transaction, so continue to consume.
     """
 
 
 class TransactionState(Enum):
-    """The state of a transaction, as far as this client knows."""
+    """The state of a transaction, as known to this client."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -81,9 +81,8 @@ class Coordinators:
         return Transaction(self._client, self, TxnId(answer.txnid_most_bits, answer.txnid_least_bits))
 
     async def adopted(self, txn_id: TxnId) -> Transaction:
-        """Return a transaction that was opened in another way, such as a REST call.
-
-        Raises TransactionCoordinatorNotFound.
+        """Return an object for a transaction that was opened without this client, such as by a REST call. Raises
+        TransactionCoordinatorNotFound.
         """
         await self._known(txn_id.most)
         return Transaction(self._client, self, txn_id)
@@ -103,7 +102,9 @@ class Coordinators:
             )
 
     async def request(self, coordinator: int, command: pb.BaseCommand) -> pb.BaseCommand:
-        """Return the coordinator's response. Retries while a broker restarts or the coordinator moves."""
+        """Send a command to a transaction coordinator and return its response. Retries while a broker restarts or the
+        coordinator moves.
+        """
 
         async def attempt() -> pb.BaseCommand:
             return await self.ask_once(coordinator, command)
@@ -131,7 +132,9 @@ class Coordinators:
 
 
 class Transaction:
-    """A context manager that commits at the end, and aborts after an exception. Created by `Coordinators.begin`."""
+    """A context manager that commits at the end of its block, and aborts after an exception. Created by
+    `Coordinators.begin`.
+    """
 
     def __init__(self, client: Client, coordinators: Coordinators, txn_id: TxnId) -> None:
         self.id = txn_id
@@ -165,14 +168,16 @@ class Transaction:
             raise TransactionEnded(f"transaction {self.id} is {self.state.value}")
 
     async def topic_takes_part(self, topic: str) -> None:
-        """Register a topic or partition in the transaction. Needed before the first message is sent to it."""
+        """Register a topic or partition at the coordinator, before the first message is sent to it in this
+        transaction.
+        """
         command = Command(type=Command.ADD_PARTITION_TO_TXN)
         command.addPartitionToTxn.txnid_most_bits, command.addPartitionToTxn.txnid_least_bits = self.id
         command.addPartitionToTxn.partitions.append(topic)
         await self._takes_part((topic, ""), command)
 
     async def subscription_takes_part(self, topic: str, subscription: str) -> None:
-        """Register a subscription in the transaction. Needed before its first acknowledgement."""
+        """Register a subscription at the coordinator, before the first acknowledgement in this transaction."""
         command = Command(type=Command.ADD_SUBSCRIPTION_TO_TXN)
         command.addSubscriptionToTxn.txnid_most_bits, command.addSubscriptionToTxn.txnid_least_bits = self.id
         command.addSubscriptionToTxn.subscription.add(topic=topic, subscription=subscription)
@@ -200,7 +205,9 @@ class Transaction:
         await self._client.tasks.run_to_end(_settle(done, work), f"transaction {self.id}")
 
     def watch(self, done: asyncio.Future[Any]) -> None:
-        """Delay the commit until `done` is done. If it fails, the transaction is not committed."""
+        """Delay the commit until the future `done` has a result. If the future fails, the transaction is not
+        committed.
+        """
         self._under_way.add(done)
         done.add_done_callback(self._done)
 
@@ -213,14 +220,12 @@ class Transaction:
     # --- the end
 
     async def commit(self) -> None:
-        """Commit the transaction. Raises TransactionFailed, OutcomeUnknown, or the coordinator's refusal."""
+        """Commit the transaction. Raises TransactionFailed, OutcomeUnknown, or the coordinator's error."""
         await self._ended(self._commit)
 
     async def abort(self) -> None:
-        """Abort the transaction.
-
-        The broker redelivers the messages that were acknowledged in it. Raises TransactionFailed,
-        OutcomeUnknown, or the coordinator's refusal.
+        """Abort the transaction. The broker redelivers the messages that were acknowledged in it. Raises
+        TransactionFailed, OutcomeUnknown, or the coordinator's error.
         """
         await self._ended(self._abort)
 
@@ -234,7 +239,7 @@ class Transaction:
         return self._failure
 
     async def abort_ending(self) -> None:
-        """Abort a transaction whose end has begun. Called by the operation that began it."""
+        """Abort a transaction in the state ENDING. For the operation that set this state."""
         await self._end(TxnAction.ABORT)
 
     async def _settled(self) -> None:

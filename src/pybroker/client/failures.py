@@ -1,4 +1,4 @@
-"""Errors of the client. A refusal by the broker is raised as the `BrokerError` of its code (`pybroker.errors`)."""
+"""Errors of the client. Error responses of the broker are raised as `BrokerError` (`pybroker.errors`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybroker.errors import (
 
 
 class ClientError(Exception):
-    """Base of the client's errors. The text contains the broker and the next step, but never a secret."""
+    """Base of the client's errors. The text names the broker and the next step, and contains no secret."""
 
 
 class ConnectionLost(ClientError):
@@ -26,8 +26,8 @@ class ConnectionLost(ClientError):
 
 
 class NotTrusted(ClientError):
-    """Verification of the broker's certificate failed. A retry does not help: change the trusted certificates or the
-    broker's.
+    """Verification of the broker's certificate failed. A retry does not help: change the client's trusted certificates
+    or the broker's certificate.
     """
 
     def __init__(self, where: str, reason: str) -> None:
@@ -46,7 +46,9 @@ class NotSent(ClientError):
 
 
 def refusal(code: int, text: str) -> BrokerError:
-    """Return the exception of the broker's error code, or UnknownError for a code of a newer protocol."""
+    """Return the exception for an error code of the broker, or UnknownError for a code that this version does not
+    know.
+    """
     return BrokerError.by_code.get(code, UnknownError)(text)
 
 
@@ -59,7 +61,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def may_attach_later(error: Exception) -> bool:
-    """Return whether attaching again may succeed: the broker may not have noticed the end of the previous
+    """Return whether a producer or consumer may attach on a retry, when the broker notices the end of its previous
     connection.
     """
     return may_pass(error) or isinstance(error, (RequestTimedOut, ProducerBusy, ConsumerBusy))

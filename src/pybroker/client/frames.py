@@ -3,8 +3,8 @@
     total(4) size(4) BaseCommand                                    any command
     total(4) size(4) BaseCommand entry                              MESSAGE, SEND
 
-Invariants: the result does not depend on how the bytes are split into reads; nothing longer than the limit is buffered;
-all other input raises ProtocolViolation. MESSAGE is decoded by hand for speed; protobuf decodes the rest.
+Invariants: the result does not depend on how the bytes are split into reads; no frame above the limit is buffered;
+invalid input raises ProtocolViolation. MESSAGE is decoded without protobuf for speed.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ Read = TypeVar("Read")
 
 
 class FrameReader(Generic[Read]):
-    """Splits the bytes of one connection into frames, and decodes each with `read` (`read_event` or
+    """Splits the bytes of one connection into frames, and decodes each frame with the function `read` (`read_event` or
     `command_and_rest`).
 
-    Invariant: `_parts` contain less than one whole frame, and a frame is at most `max_frame_bytes` long.
+    Invariant: `_parts` contains less than one whole frame, and a frame has at most `max_frame_bytes` bytes.
     """
 
     def __init__(self, read: Callable[[bytes, int, int], Read]) -> None:
-        """`read` gets the bytes, the offset of the command's size, and the frame's end. It may raise ProtocolViolation."""
+        """`read` gets the bytes, the offset of the command's size field, and the end of the frame. It may raise
+        ProtocolViolation.
+        """
         self._read = read
         self._parts: list[bytes] = []
         self._held_bytes = 0

@@ -1,6 +1,4 @@
-"""Messages and message ids. Named tuples, because creating a frozen dataclass per message takes ten times as long
-(`python -m benchmarks.transactions --clients`).
-"""
+"""Messages and message ids. Named tuples, because creating a frozen dataclass takes ten times as long."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class PulsarClient(Client):
         """Create a producer on `topic` and all its partitions. `Publishing` documents the options.
 
         `access_mode`: shared, exclusive, wait_for_exclusive or exclusive_with_fencing. `compression`: none, lz4, zlib,
-        zstd or snappy. Raises ValueError for other values, the broker's refusal, ConnectionLost or RequestTimedOut.
+        zstd or snappy. Raises ValueError for other values, the broker's error, ConnectionLost or RequestTimedOut.
         """
         settings = Publishing(
             name=name,
@@ -98,7 +98,7 @@ class PulsarClient(Client):
     ) -> MessageConsumer:
         """Create a consumer on a durable subscription. `Receiving` documents the options.
 
-        `kind`: exclusive, shared, failover or key_shared. Raises ValueError for other values, the broker's refusal,
+        `kind`: exclusive, shared, failover or key_shared. Raises ValueError for other values, the broker's error,
         ConnectionLost or RequestTimedOut.
         """
         settings = Receiving(
@@ -122,7 +122,7 @@ class PulsarClient(Client):
     async def reader(
         self, topic: str, start: MessageId = EARLIEST, *, read_compacted: bool = False, queue_messages: int = 1000
     ) -> MessageConsumer:
-        """Create a reader from `start`, inclusive. It needs no acknowledgements, and its subscription ends with it."""
+        """Create a reader that begins at `start`, inclusive. It needs no acknowledgements."""
         settings = Receiving(
             f"reader-{secrets.token_hex(5)}",
             start=start,
@@ -133,12 +133,12 @@ class PulsarClient(Client):
         return await open_message_consumer(self, [TopicName.parse(topic)], settings)
 
     async def transaction(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction:
-        """Begin a transaction. The coordinator aborts it after `timeout_s`."""
+        """Begin a transaction, which the coordinator aborts after `timeout_s` seconds."""
         return await self._coordinators.begin(timeout_s)
 
     def sink(self, name: str, *, writer: str = "", run: str = "", takes_over: bool = False) -> Sink:
-        """Return a sink: each of its batches is written in several transactions and committed exactly once. Needs
-        `admin_url`.
+        """Return a sink, which writes numbered batches: each in several transactions, and committed exactly once. Needs
+        `admin_url`. `Sink` documents the options.
         """
         return Sink(self, self._coordinators, name, writer=writer, run=run, takes_over=takes_over)
 
@@ -151,11 +151,11 @@ def connect(
     tls_trust_certs_file: str | None = None,
     operation_timeout_s: float = Access.operation_timeout_s,
 ) -> PulsarClient:
-    """Create a client of the cluster at `service_url` (`pulsar://host:port` or `pulsar+ssl://...`). It connects when
-    needed.
+    """Create a client of the cluster at `service_url` (`pulsar://host:port` or `pulsar+ssl://...`). The client connects
+    at its first request.
 
-    `admin_url` (`http://host:port`) is needed for sinks only. For other authentication methods create a `PulsarClient`
-    with an `Access`.
+    Only sinks need `admin_url` (`http://host:port`). For other authentication methods create a `PulsarClient` with an
+    `Access`.
     """
     access = Access(
         service_url,

@@ -1,7 +1,7 @@
-"""The REST client of `pybroker.client`, of the command line and of the analytics packages.
+"""The REST client of the Python client, the command line, and the analytics packages.
 
-Works in a plain thread: one persistent connection, credentials, timeouts, redirects, and safe retries. It does not
-import asyncio, which would slow down the start of each command.
+It works in a plain thread, with one persistent connection. It does not import asyncio, which would slow down the start
+of each command.
 
 Invariants: no error shows a credential; a request is repeated only if it changes nothing or is idempotent.
 """
@@ -36,7 +36,7 @@ _SHOWN_CHARACTERS = 300
 
 
 class Refused(ClientError):
-    """The broker refused the request, with this HTTP status and reason."""
+    """The broker answered the request with an HTTP error status."""
 
     def __init__(self, text: str, status: int, reason: str = "") -> None:
         super().__init__(text)
@@ -49,17 +49,13 @@ class Unreachable(ConnectionLost):
 
 
 class RestClient:
-    """One connection to the admin URL of `access`, or to the broker that it redirects to.
-
-    Requests to a busy or unreachable broker are retried for `patience_s` seconds. For an address that has never
-    answered, `contact_patience_s` applies, because the URL may be wrong. Not thread-safe.
-    """
+    """One connection to the admin URL of `access`, or to the broker to which that redirects. Not thread-safe."""
 
     def __init__(self, access: Access, patience_s: float, contact_patience_s: float | None = None) -> None:
-        """Set the broker and the retry times, without connecting yet. `patience_s`: how long requests to a busy or
-        unreachable broker are retried. `contact_patience_s`: the same for an address that has never responded.
+        """Create a client without connecting. Requests to a busy or unreachable broker are repeated for `patience_s`
+        seconds; for an address that has never responded, which may be wrong, for `contact_patience_s` seconds.
 
-        Raises ClientError if the access has no usable admin URL.
+        Raises ClientError if `access` has no valid admin URL.
         """
         self._access = access
         parts = urlsplit((access.admin_url or "").split(",")[0].strip())
@@ -110,7 +106,7 @@ class RestClient:
                     ) from error
                 if not may_repeat or time.monotonic() + pause_s > deadline_s:
                     raise Unreachable(
-                        f"{method} {path}: {self.where} did not answer to the end: {reason_of(error)}"
+                        f"{method} {path} failed: the response of {self.where} is incomplete: {reason_of(error)}"
                     ) from error
             except ValueError as error:
                 raise ClientError(f"{method} {path} failed: {self.where} sent a response that is not JSON") from error
@@ -123,7 +119,7 @@ class RestClient:
         """Send a request and return the response, which the caller must read to its end before the next request. Raises
         Refused, and OSError or HTTPException if the connection fails.
 
-        If the broker has closed the persistent connection and `may_repeat` is set, the request is sent once more.
+        With `may_repeat`, the request is sent once more if the broker has closed the persistent connection.
         """
         was_kept = self._connection is not None
         try:
@@ -136,7 +132,6 @@ class RestClient:
 
     @property
     def _is_unknown(self) -> bool:
-        """Whether no broker has answered yet, so that the shorter patience applies."""
         return self._contact_patience_s is not None and not self._has_answered
 
     def close(self) -> None:
@@ -178,7 +173,9 @@ class RestClient:
         self.where = f"{address.scheme}://{self._host}:{self._port}"
 
     def _redirected(self, method: str, path: str, response: http.client.HTTPResponse) -> str:
-        """Switch to the broker to which the response redirects, and return the request target there. Raises Refused."""
+        """Connect to the broker to which the response redirects, and return the request target there. Raises
+        Refused.
+        """
         location = response.getheader("location") or ""
         status = response.status
         response.close()

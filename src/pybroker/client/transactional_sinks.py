@@ -1,9 +1,9 @@
-"""Sinks: several transactions, in one or several processes, write a batch; one call commits it exactly once.
+"""Sinks, which write a batch in several transactions, in one or several processes, and commit all in one call.
 
-This extends Pulsar: the broker stores the last committed batch of each sink in the record that commits it.
+An extension of Pulsar: the broker stores the last committed batch of each sink in the record that commits it, so a
+repeated commit has no effect.
 
-Invariant: `commit_together` sends its request only when all operations of its transactions are answered. A repeated
-request has no effect.
+Invariant: `commit_together` sends its request only when all operations of its transactions are answered.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _NOT_THERE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
 
 
 class SinksNotServed(ClientError):
-    """The broker is Apache Pulsar, or an earlier version of this project."""
+    """The broker does not support sinks: it is Apache Pulsar, or an earlier version of pybroker."""
 
 
 class BatchRefused(TransactionFailed):
-    """No message of the batch was committed. Write the batch again in new transactions. The text contains the reason."""
+    """No message of the batch was committed. Write the batch again in new transactions."""
 
 
 class Sink:
-    """A named sink of a cluster: batches that are each committed exactly once. Created by `PulsarClient.sink`. Needs
+    """A named sink of a cluster: numbered batches, each committed exactly once. Created by `PulsarClient.sink`. Needs
     the `admin_url` of the access.
     """
 
@@ -58,9 +58,9 @@ class Sink:
         run: str = "",
         takes_over: bool = False,
     ) -> None:
-        """`writer`: id of the job that numbers the batches. The broker refuses other writers unless they set
-        `takes_over`. `run`: id of one run of the writer. The first transaction of a run aborts the open transactions of
-        other runs.
+        """`writer` identifies the job that numbers the batches. The broker rejects other writers unless they set
+        `takes_over`. `run` identifies one run of the writer. The first transaction of a run aborts the open
+        transactions of other runs.
         """
         self.name = name
         self._client = client
@@ -86,8 +86,8 @@ class Sink:
     async def transaction(self, batch: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction | None:
         """Open a transaction for the batch. Return None if this batch, or a later batch, is already committed.
 
-        The broker aborts it after `timeout_s`. Raises SinksNotServed, BatchRefused for another writer's sink, the
-        broker's refusal, ConnectionLost.
+        The broker aborts the transaction after `timeout_s` seconds. Raises SinksNotServed, BatchRefused for another
+        writer's sink, the broker's error, ConnectionLost.
         """
         body = {
             "batch": batch,
@@ -110,14 +110,13 @@ class Sink:
         return await self._coordinators.adopted(TxnId(answer["most"], answer["least"]))
 
     async def commit_together(self, batch: int, transactions: Iterable[Transaction | TxnId]) -> bool:
-        """Commit all transactions atomically and durably. Return False if this batch or a later one was already
-        committed.
+        """Commit all transactions of a batch atomically and durably. Return False if this batch or a later one was
+        already committed. All other open transactions of the sink up to this batch are aborted.
 
-        `transaction` opened them for this batch, in this or another process; another process must have received all
-        responses in them. All other open transactions of the sink up to this batch are aborted. Raises
-        TransactionFailed if an operation of a transaction of this process failed, and BatchRefused if a transaction has
-        ended: then nothing is committed, and the transactions of this process are aborted. Raises ConnectionLost and
-        the broker's errors if the outcome is unknown: call again.
+        `Sink.transaction` opened the transactions, in this or another process; another process must have received all
+        responses in them. After TransactionFailed (an operation in this process failed) and BatchRefused (a transaction
+        has ended), nothing is committed, and the transactions of this process are aborted. After ConnectionLost and the
+        broker's errors, the result is unknown: call again.
         """
         given = list(transactions)
         own = [each for each in given if isinstance(each, Transaction)]

@@ -43,9 +43,8 @@ class LookupResult(NamedTuple):
 
 
 class AdvertisedAddresses:
-    """The addresses of this broker by listener name, as lookups return them.
-
-    Invariant: fixed after creation. An invalid configuration is refused at start with ConfigError.
+    """The addresses of this broker by listener name, as lookups return them. An invalid configuration raises
+    ConfigError.
     """
 
     def __init__(self, config: BrokerConfig, ports: BoundPorts, host_name: str) -> None:
@@ -68,11 +67,10 @@ class AdvertisedAddresses:
 
     @property
     def listeners(self) -> Mapping[str, LookupResult]:
-        """The addresses of each listener in `advertisedListeners`."""
         return self._by_name
 
     def resolve(self, listener_name: str | None) -> LookupResult:
-        """Return the addresses of a listener. Raise ServiceNotReady for an unknown name.
+        """Return the addresses of a listener. Raises ServiceNotReady for an unknown name.
 
         Without a name, return for each scheme the address of the internal listener, or else of the first listener with
         that scheme.
@@ -90,7 +88,9 @@ class AdvertisedAddresses:
 
 
 def parse_listeners(entries: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Parse `name:scheme://host:port` entries into `host:port` by scheme, for each name in order. Raise ConfigError."""
+    """Parse `advertisedListeners`: return, for each listener name, the address `host:port` by scheme. Raises
+    ConfigError.
+    """
     listeners: dict[str, dict[str, str]] = {}
     problems = Problems()
     for entry in entries:

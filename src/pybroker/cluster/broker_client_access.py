@@ -9,10 +9,10 @@ from pybroker.config import BrokerConfig
 
 def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Access:
     """Return addresses and credentials for the broker's own client. The addresses are this broker's; lookups redirect
-    to the other brokers.
+    the client to the other brokers.
 
-    Raises AccessRefused, with the key to change, for an unknown authentication class, bad credentials, or if the broker has no
-    address with or without TLS as `brokerClientTlsEnabled` requires.
+    Raises AccessRefused, with the key to change, for an unknown authentication class, bad credentials, or if the broker
+    has no address with or without TLS as `brokerClientTlsEnabled` requires.
     """
     url = addresses.broker_url_tls if config.broker_client_tls_enabled else addresses.broker_url
     if not url:

@@ -1,6 +1,7 @@
-"""The brokers of a cluster, its leader, and the leader's choice of a broker for a bundle: the interface for lookups.
+"""The interface by which lookups know the brokers of a cluster, its leader, and the leader's choice of a broker for a
+bundle.
 
-A broker with an embedded metadata store has no registry. It owns every bundle, and nothing here costs it anything.
+A broker with an embedded metadata store has no registry. It owns every bundle.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class RegisteredBroker:
     broker_service_url: str
     broker_service_url_tls: str
     advertised_listeners: Mapping[str, LookupResult] = field(default_factory=dict, hash=False)
-    """By listener name; empty for a broker without `advertisedListeners`."""
+    """Addresses by listener name; empty for a broker without `advertisedListeners`."""
     load_manager_class: str = ""
     start_timestamp_ms: int = 0
     version: str = ""
@@ -49,17 +50,20 @@ class BrokerRegistry(Protocol):
         """Return the registered brokers by id, without unusable registrations."""
 
     def leader(self) -> RegisteredBroker | None:
-        """Return the elected leader; None without one, or while the leader is not registered."""
+        """Return the elected leader; None without a leader that is registered."""
 
     def is_leader(self) -> bool:
-        """Return whether this broker is the leader, and its session certainly exists."""
+        """Return whether this broker is certainly the leader now."""
 
     def assign(self, bundle: str, broker_id: str) -> None:
-        """Decide as the leader that a registered broker shall acquire `bundle`, which is about to be unloaded."""
+        """Decide as the leader that a registered broker shall acquire `bundle`, which its present owner is about to
+        unload.
+        """
 
     async def choose_broker(self, bundle: str) -> RegisteredBroker:
-        """Return the broker that shall acquire `bundle` (`tenant/namespace/0x00000000_0x40000000`).
+        """Return the broker that shall acquire `bundle` (`tenant/namespace/0x00000000_0x40000000`). Raises
+        ServiceNotReady if no broker may have the bundle.
 
         Called on the leader, or on any broker while the cluster has no leader. Repeated calls return the same broker
-        until the bundle is acquired or the broker is gone. Raises ServiceNotReady if no broker may have the bundle.
+        until the bundle is acquired or the broker is gone.
         """

@@ -40,7 +40,7 @@ class Bundle(NamedTuple):
 
 
 def hash_position(topic: TopicName | str) -> int:
-    """Return the position of the topic in the hash space: the CRC-32 of its full name."""
+    """Return the topic's position in the hash space of bundles: the CRC-32 of its full name."""
     return crc32(str(topic).encode())
 
 
@@ -57,7 +57,9 @@ def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> Bundle:
 
 
 def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
-    """Parse a bundle such as `0x00000000_0x40000000`. Refuse with 412 if the namespace has no such bundle."""
+    """Parse a bundle such as `0x00000000_0x40000000`. Raises AdminError 412 unless it is between two neighbours in
+    `boundaries`.
+    """
     lower, separator, upper = text.partition("_")
     try:
         named = Bundle(int(lower, 16), int(upper, 16))
@@ -73,7 +75,9 @@ def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
 
 
 def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) -> Bundle:
-    """Return the bundle with most of these topics, given by their hashes; the first of several."""
+    """Return the bundle that contains most of the topics, whose hash positions are `topic_positions`; the first one of
+    several.
+    """
     positions = sorted(topic_positions)
 
     def topic_count(bundle: Bundle) -> int:
@@ -84,10 +88,9 @@ def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) ->
 
 
 def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """Return the positions at which to split `bundle`, ascending; empty if it stays whole.
-
-    `topic_positions`: the hashes of the topics in the bundle. `wanted`: the positions in the request, for one of the
-    algorithms. Positions outside the bundle are ignored, as in Pulsar.
+    """Return the ascending hash positions at which the algorithm splits `bundle`; empty if it stays whole.
+    `topic_positions`: of the topics in the bundle. `wanted`: the positions in the request, for one of the algorithms;
+    positions outside the bundle are ignored, as in Pulsar.
     """
     if algorithm == RANGE_EQUALLY_DIVIDE:
         candidates: Iterable[int] = [bundle.lower + (bundle.upper - bundle.lower) // 2]
@@ -109,9 +112,8 @@ def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[in
 
 
 def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Sequence[int]) -> list[str]:
-    """Return the namespace's boundaries after `bundle` is split at `positions`.
-
-    Refuse with 412 if the namespace would have too many bundles.
+    """Return the bundle boundaries of the namespace after `bundle` is split at `positions`. Raises AdminError 412 if
+    the namespace would have too many bundles.
     """
     cut = sorted({*(int(boundary, 16) for boundary in boundaries), *positions})
     if len(cut) - 1 > MAX_BUNDLE_COUNT:

@@ -1,7 +1,7 @@
-"""Documents of clusters in the metadata store (failure domains, isolation policies, migration), and quotas of bundles.
+"""Documents of clusters in the metadata store: failure domains, isolation policies, migration; and quotas of bundles.
 
-A change is durable when the write method returns. Documents are seldom read, so nothing is cached. The caller checks
-that a cluster or namespace exists. `model.cluster_data` describes the documents.
+A change is durable when the write method returns. Nothing is cached. The caller checks that a cluster or namespace
+exists.
 """
 
 from __future__ import annotations
@@ -46,31 +46,30 @@ class ClusterDocuments:
         }
 
     async def put_failure_domain(self, cluster: str, name: str, domain: FailureDomain) -> None:
-        """Store a failure domain.
-
-        Refuse with 409 if one of its brokers is in another domain, and with 412 for too many domains.
+        """Store a failure domain. Raises AdminError: 409 if one of its brokers is in another domain, 412 for too many
+        domains.
         """
         async with self._writing:
             domains = await self.failure_domains(cluster)
             for other, others in domains.items():
                 taken = set(domain.brokers) & set(others.brokers)
                 if other != name and taken:
-                    raise AdminError(409, f"{', '.join(sorted(taken))} already in failure domain {other}")
+                    raise AdminError(409, f"Brokers {', '.join(sorted(taken))} are already in failure domain {other}")
             _require_few(domains, name)
             await self._put(metadata_paths.failure_domain(cluster, name), FailureDomain, domain)
 
     async def delete_failure_domain(self, cluster: str, name: str) -> None:
-        """Delete a failure domain. Refuse with 404 if it does not exist."""
+        """Delete a failure domain. Raises AdminError 404 if it does not exist."""
         async with self._writing:
             if not await self._store.delete(metadata_paths.failure_domain(cluster, name)):
                 raise AdminError(404, f"Cluster {cluster} has no failure domain {name}")
 
     async def isolation_policies(self, cluster: str) -> Isolation | None:
-        """Return the policies by name; None if the cluster never had any."""
+        """Return the isolation policies of a cluster by name; None if it never had any."""
         return await read(self._store, metadata_paths.isolation_policies(cluster), Isolation)
 
     async def put_isolation_policy(self, cluster: str, name: str, data: NamespaceIsolationData) -> None:
-        """Store an isolation policy. Refuse with 412 for too many policies."""
+        """Store an isolation policy. Raises AdminError 412 for too many policies."""
 
         def change(policies: Isolation) -> Isolation:
             _require_few(policies, name)
@@ -79,8 +78,6 @@ class ClusterDocuments:
         await self._change_isolation_policies(cluster, change)
 
     async def delete_isolation_policy(self, cluster: str, name: str) -> None:
-        """Delete an isolation policy, if it exists."""
-
         def change(policies: Isolation) -> Isolation:
             return {other: data for other, data in policies.items() if other != name}
 

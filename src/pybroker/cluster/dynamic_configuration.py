@@ -1,9 +1,9 @@
-"""Configuration overrides set at run time: stored, effective immediately, and applied again after a restart.
+"""Dynamic configuration: overrides of settings at run time, stored, effective immediately, and applied again after a
+restart.
 
-A change is durable before it becomes visible to readers of the configuration. An override takes precedence over file,
-environment and command line. As in Pulsar, every key that is dynamic there is accepted and stored as text. This
-includes keys without effect here, and values that do not fit; for these the value from the start stays in force. Both
-cases are logged, now and at each start. `config.dynamic` applies the change.
+An override takes precedence over file, environment and command line. As in Pulsar, every key that is dynamic there is
+accepted and stored as text. This includes keys without effect here, and values that do not fit; for these the value
+from the start stays in force. Both cases are logged, now and at each start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DynamicConfiguration:
         self._writing = asyncio.Lock()
 
     def check(self, key: str, check: Check) -> None:
-        """Register `check`, which is called before `key` changes. It raises ConfigError for a value of the right type
+        """Register a function that checks a new value of `key` before the change. It raises ConfigError for a value
         that cannot be used.
         """
         assert key in self._keys, key
@@ -49,7 +49,7 @@ class DynamicConfiguration:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Apply the stored overrides. An override that does not fit is logged and ignored. Raise StoreError."""
+        """Apply the stored overrides. An unsuitable value is logged and ignored. Raises StoreError."""
         async with self._writing:
             path = metadata_paths.DYNAMIC_CONFIGURATION
             found = await self._store.get(path)
@@ -59,7 +59,7 @@ class DynamicConfiguration:
                 self._put_in_force(key, text)
 
     async def read_again(self) -> None:
-        """Read the overrides again, and apply the changes of other brokers. Raise StoreError."""
+        """Read the overrides again, and apply the changes of other brokers. Raises StoreError."""
         path = metadata_paths.DYNAMIC_CONFIGURATION
         async with self._writing:
             found = await self._store.get(path)
@@ -84,8 +84,8 @@ class DynamicConfiguration:
         return {key: MASK if is_secret(key) else text for key, text in self._texts.items()}
 
     async def set(self, key: str, text: str) -> None:
-        """Override `key` with the value `text`. If the key has no effect here, the override is only stored. Refuse with
-        412 if it is not dynamic.
+        """Override the setting `key` with `text`. The override of a key without effect here is only stored. Raises
+        AdminError 412 if the key is not dynamic.
         """
         self._require_dynamic(key, "update")
         async with self._writing:
@@ -94,7 +94,7 @@ class DynamicConfiguration:
             self._put_in_force(key, text)
 
     async def unset(self, key: str) -> None:
-        """Restore the value of `key` from the start. Refuse with 412 if it is not dynamic."""
+        """Remove the override of the setting `key`. Raises AdminError 412 if the key is not dynamic."""
         self._require_dynamic(key, "delete")
         async with self._writing:
             if key not in self._texts:
@@ -104,10 +104,9 @@ class DynamicConfiguration:
         logs.info("config.reset", key=key)
 
     def reload(self, config: BrokerConfig) -> list[str]:
-        """Apply the dynamic keys of `config`, which was read again from file, environment and command line.
-
-        A key with an override keeps it, and gets the new value when the override is removed. Return the changed keys that are not
-        dynamic: they need a restart.
+        """Apply the dynamic settings of `config`, which was read again from file, environment and command line. Return
+        the changed keys that are not dynamic and need a restart. A key with an override keeps it, and gets the new
+        value when the override is removed.
         """
         for key, info in self._keys.items():
             value, before = getattr(config, info.field), self._value_from_start(info)

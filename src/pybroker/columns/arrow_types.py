@@ -8,10 +8,8 @@ _USUAL = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.larg
 
 
 def usual_type(kind: pa.DataType) -> pa.DataType:
-    """Return the equivalent type with 32-bit offsets and nullable fields. List items are named `element`, as in Parquet
-    files.
-
-    Fixed-size lists and dictionaries are returned unchanged.
+    """Convert an Arrow type to the equivalent type with 32-bit offsets and nullable fields. List items are named
+    `element`, as in Parquet files. Fixed-size lists and dictionaries are returned unchanged.
     """
     if kind in _USUAL:
         return _USUAL[kind]

@@ -6,10 +6,7 @@ from enum import Enum
 
 
 class BadRecords(Enum):
-    """How a reader handles an entry or message that cannot be decoded.
-
-    Values of the option `badRecords`.
-    """
+    """How a reader handles an entry or message that it cannot decode: the values of the option `badRecords`."""
 
     FAIL = "fail"
     """Raise an error with the topic and position of the record."""
@@ -20,8 +17,8 @@ class BadRecords(Enum):
 
 
 class MissingFields(Enum):
-    """How a reader handles an Avro field that the writer's schema lacks, and that is nullable without a default in the
-    reader's schema. Values of the option `missingFields`.
+    """How a reader handles an Avro field that is nullable without a default in the reader's schema, and missing in the
+    writer's schema: the values of the option `missingFields`.
     """
 
     FAIL = "fail"
@@ -31,7 +28,7 @@ class MissingFields(Enum):
 
 
 class CryptoFailureAction(Enum):
-    """How a reader handles an entry that cannot be decrypted, as in Pulsar's clients."""
+    """How a reader handles an entry that it cannot decrypt, as in Pulsar's clients."""
 
     FAIL = "FAIL"
     DISCARD = "DISCARD"
@@ -41,7 +38,7 @@ class CryptoFailureAction(Enum):
 
 
 class BadEntry(Exception):
-    """An unreadable entry, or an unreadable message of a batch: `batch_index`, or -1 for the whole entry."""
+    """An entry, or one message of a batch, cannot be read. `batch_index` is -1 for a whole entry."""
 
     def __init__(
         self, topic: str, ledger_id: int, entry_id: int, batch_index: int, reason: str, way_out: str = ""
@@ -60,7 +57,7 @@ class BadEntry(Exception):
 
 
 class UndecryptableEntry(BadEntry):
-    """An encrypted entry without a matching private key."""
+    """An entry is encrypted, and no private key matches it."""
 
     def __init__(self, topic: str, ledger_id: int, entry_id: int, batch_index: int, reason: str) -> None:
         way_out = (
@@ -70,4 +67,4 @@ class UndecryptableEntry(BadEntry):
 
 
 class CannotDecrypt(Exception):
-    """The reason why a payload cannot be decrypted. Never contains key material."""
+    """A payload cannot be decrypted. The text contains the reason and never key material."""

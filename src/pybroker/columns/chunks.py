@@ -1,9 +1,9 @@
 """Assembly of chunked messages, which producers split because they exceed the size of one entry.
 
-The rules are the same as in Pulsar's clients. A message begins with chunk 0, and its chunk ids must be consecutive. A
+The rules are those of Pulsar's clients. A message begins with chunk 0, and its chunk ids must be consecutive. A
 repeated chunk is a retry of the producer and is skipped. Any other chunk discards the message until its chunk 0 appears
-again. Chunks of several messages may interleave. Therefore a range of entries can begin anywhere, if for each message
-the nearest earlier chunk 0 is searched before the range.
+again. Chunks of several messages may interleave. A range of entries may begin inside a message: the caller then reads
+backwards from the range to the message's chunk 0.
 
 Only positions are stored. The caller reads the payloads when a message is complete.
 """
@@ -32,8 +32,8 @@ class Chunk(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A position in the ledger, as the distance from the start of the range, in entries and bytes; negative in front of
-    the start.
+    """A position in a ledger, as its distance from the start of a range in entries and bytes. Positions in front of the
+    range are negative.
     """
 
     entries: int
@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class _Sequence:
-    """The chunks of one uuid, beginning with chunk 0."""
+    """The chunks of one message, beginning with chunk 0."""
 
     begin: Mark
     chunks: list[Chunk] = field(default_factory=list)
@@ -73,33 +73,34 @@ class _Sequence:
 
 @dataclass
 class _Headless:
-    """Chunks of a uuid whose chunk 0 has not been found in the range."""
+    """Chunks of a message whose chunk 0 has not been found in the range."""
 
     begin: Mark
     chunks: list[Chunk] = field(default_factory=list)
 
 
 class LookBack(NamedTuple):
-    """A request to the caller: search in front of the range for chunk 0 of a message whose last chunk was read."""
+    """A request to the caller to search backwards from the range for chunk 0 of a message whose last chunk was read."""
 
     uuid: bytes
     end: Mark
 
 
 class ChunkedMessages:
-    """The chunked messages of one range of entries, whose chunks are added in order."""
+    """The chunked messages of one range of entries. The caller adds their chunks in order."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
-        """A message that spans more than either limit is never completed."""
+        """The limits apply to the span of one message, from its first chunk to its last. A longer message is never
+        completed.
+        """
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._open: OrderedDict[bytes, _Sequence | _Headless] = OrderedDict()
 
     def add(self, chunk: Chunk, begin: Mark, end: Mark) -> list[Chunk] | LookBack | None:
-        """Add the next chunk, which extends from `begin` to `end`. Return all chunks of the message if it is complete
-        now, else None.
-
-        After LookBack, the caller must call `found` before the next `add`.
+        """Add the next chunk, which extends from `begin` to `end`. Return all chunks of its message if the message is
+        now complete, None if it is not, or LookBack if its chunk 0 is in front of the range. After LookBack, the caller
+        must call `found` before the next `add`.
         """
         self._forget_old(end)
         known = self._open.get(chunk.uuid)
@@ -113,10 +114,11 @@ class ChunkedMessages:
         return LookBack(chunk.uuid, end) if chunk.is_last else None
 
     def found(self, asked: LookBack, earlier: Sequence[Chunk], begin: Mark | None) -> list[Chunk] | None:
-        """Complete the message of the last added chunk.
+        """Add the result of a backward search that `add` requested with `asked`. Return all chunks of the message, or
+        None if they are not complete.
 
-        `earlier`: its chunks in front of the range, from the nearest chunk 0 at `begin` on. `begin` is None if there is
-        no chunk 0 within the limits.
+        `earlier` are the message's chunks in front of the range, from the nearest chunk 0 on, which is at `begin`.
+        `begin` is None if the limits of the span contain no chunk 0.
         """
         headless = self._open.pop(asked.uuid)
         assert isinstance(headless, _Headless)
@@ -133,8 +135,8 @@ class ChunkedMessages:
         return self._completed(known, asked.end) if is_complete else None
 
     def may_begin_at(self, begin: Mark, asked: LookBack) -> bool:
-        """Return whether a message from `begin` to the chunk of `asked` is within the limits. If not, searching further
-        back is useless.
+        """Return whether a message that begins at `begin` is within the limits. If not, the caller stops the backward
+        search that `asked` requests.
         """
         return begin.is_within(self._max_entries, self._max_bytes, asked.end)
 
@@ -156,7 +158,7 @@ class ChunkedMessages:
 
 
 class EarlierChunks:
-    """Chunks found before a range, searched backwards in windows."""
+    """The chunks in front of a range, which the caller reads backwards in windows of entries."""
 
     def __init__(self) -> None:
         self.reached = Mark(0, 0)
@@ -164,10 +166,8 @@ class EarlierChunks:
         self._chunks: dict[bytes, list[tuple[Chunk, Mark]]] = {}
 
     def add_window(self, chunks: Sequence[tuple[Chunk, Mark]], entries: int, size_bytes: int) -> None:
-        """Add the chunks of a window of `entries` entries and `size_bytes` bytes that ends where the previous window
-        began (`reached`).
-
-        The marks of the chunks are relative to the start of the window.
+        """Add the chunks of the next window, which has `entries` entries and ends where the previous window began
+        (`reached`). The marks of `chunks` are relative to the start of the window.
         """
         start = Mark(self.reached.entries - entries, self.reached.size_bytes - size_bytes)
         found: dict[bytes, list[tuple[Chunk, Mark]]] = {}
@@ -179,7 +179,9 @@ class EarlierChunks:
         self.reached = start
 
     def from_nearest_first(self, uuid: bytes) -> tuple[list[Chunk], Mark] | None:
-        """Return the chunks of `uuid` from the nearest chunk 0, and its mark; None if none has been found."""
+        """Return the chunks of message `uuid` from its nearest chunk 0 on, and the position of this chunk 0. Return
+        None if no chunk 0 has been found.
+        """
         chunks = self._chunks.get(uuid, [])
         for number in range(len(chunks) - 1, -1, -1):
             chunk, place = chunks[number]

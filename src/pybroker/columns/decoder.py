@@ -1,7 +1,7 @@
 """Decoder of stored entries into Arrow record batches with one row per message.
 
-Entries are scanned in blocks. Only compressed or encrypted payloads are opened one by one; columns are built without
-Python code for each message. Memory: the run, the records of one block, the opened payloads of one window
+Entries are scanned in blocks. Columns are built without Python code for each message; only compressed or encrypted
+payloads are opened one by one. Memory: the run of entries, the records of one block, the opened payloads of one window
 (`max_batch_bytes` plus one entry), and one batch.
 """
 
@@ -51,13 +51,13 @@ class ChunkJoiner(Protocol):
     """The interface by which the decoder assembles chunked messages."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """Add a chunk, which is entry `number` of `run`. Return the decrypted message if it is complete now, else None.
-        Called in entry order. Raises DamagedPayload if the message cannot be assembled.
+        """Add a chunk, which is entry `number` of `run`, in entry order. Return the decrypted message if it is now
+        complete, else None. Raises DamagedPayload if the message cannot be assembled.
         """
 
 
 class NoChunks:
-    """A ChunkJoiner that treats each chunk as a bad record."""
+    """A ChunkJoiner that rejects each chunk as a bad record."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
         raise DamagedPayload("the entry is a chunk of a larger message, and this reader does not assemble chunks")
@@ -65,8 +65,6 @@ class NoChunks:
 
 @dataclass
 class _Block:
-    """Scanned entries of a run, and their opened payloads."""
-
     first: int
     entries: Records
     sources: list[Buffer]
@@ -80,7 +78,7 @@ class _Block:
 
 
 class MessageDecoder:
-    """Decodes the entries of one topic (partition). For one thread at a time."""
+    """Decodes the entries of one topic or partition. Use it in one thread at a time."""
 
     def __init__(
         self,
@@ -117,7 +115,9 @@ class MessageDecoder:
         self._properties = np.zeros(_FIRST_PROPERTIES, PROPERTY)
 
     def decode(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the run in order. Raises BadEntry if the policies require it."""
+        """Yield batches of the run's messages, in order. Raises BadEntry for a bad entry if the policies require an
+        error.
+        """
         for first, stop in _blocks(run):
             entries = scanned(self._scanner, run, first, stop)
             block = _Block(first, entries, [run.data])

@@ -49,7 +49,7 @@ class PrivateKeyFiles:
 
 
 class Decryptor:
-    """Decrypts payloads and caches data keys."""
+    """Decrypts payloads and caches the decrypted data keys."""
 
     def __init__(self, private_keys: PrivateKeys) -> None:
         self._private_keys = private_keys

@@ -1,4 +1,4 @@
-"""Consecutive entries of one ledger in one buffer. Every transport returns them, and the decoder reads them."""
+"""Consecutive entries of one ledger in one buffer: the result of each transport and the input of the decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EntryRun:
 
     Entry i is `data[starts[i] : starts[i] + lengths[i]]`: the client's bytes (`[0x0e01 crc32c] metadata_size
     MessageMetadata payload`), preceded by the broker's metadata (`0x0e02`) if it exists. The transport has verified
-    position and storage checksum, but not the content, which comes from a client.
+    position and storage checksum. The content comes from a client and is not verified.
     """
 
     ledger_id: int

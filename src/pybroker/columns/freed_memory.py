@@ -1,4 +1,4 @@
-"""Allocator settings that let a decoding process reuse the memory of earlier batches.
+"""Allocator settings with which a decoding process reuses the memory of earlier batches.
 
 Otherwise the C library returns the large buffers of each batch to the system: 1 GiB of messages caused 70,000 page
 faults, a sixth of the decoding time.
@@ -16,7 +16,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def keep_freed_memory() -> bool:
-    """Apply the settings. Return False if the C library has no `mallopt`."""
+    """Configure the C library to keep freed memory in this process. Return False if the library has no `mallopt`."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows

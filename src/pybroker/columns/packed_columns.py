@@ -1,7 +1,6 @@
-"""Validation of message columns, and their conversion to the flat buffers that both packers (compiled and plain Python)
-read.
+"""Validation of message columns, and their conversion to the flat buffers that the packer reads.
 
-Keys that are not UTF-8 become base64. Values that the protocol cannot represent are refused with column and row.
+Keys that are not UTF-8 become base64. Errors for values that the protocol cannot represent name column and row.
 """
 
 from __future__ import annotations
@@ -43,7 +42,9 @@ class MessageColumns:
 
 
 def packed_columns(rows: MessageColumns) -> PackedColumns:
-    """Convert the columns. Raises ValueError with the column for values that a message cannot represent."""
+    """Convert message columns to the packer's buffers. Raises ValueError with the column for values that a message
+    cannot represent.
+    """
     values = _binary(rows.values, "the payload")
     no_column = (None, _NOTHING, None)
     keys: tuple[Any, ...] = (*no_column, None)

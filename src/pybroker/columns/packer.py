@@ -1,6 +1,6 @@
 """Packing of Arrow columns into batched entries.
 
-Batch boundaries depend only on rows and limits, never on time, so a retry forms the same batches.
+Batch boundaries depend only on rows and limits, never on time, so that a retry forms the same batches.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RowBatch:
 
 @dataclass(frozen=True)
 class EntryMaker:
-    """The values that all entries of one producer share."""
+    """Creates the entries of one producer."""
 
     producer_name: str
     compression: pb.CompressionType = NOT_COMPRESSED
@@ -70,7 +70,9 @@ class EntryMaker:
     txn: TxnId | None = None
 
     def entry(self, batch: RowBatch, first_sequence_id: int, publish_time_ms: int) -> bytes:
-        """Return the bytes to send: `0x0e01 crc32c metadata_size MessageMetadata payload`."""
+        """Return the bytes of one entry as a client sends them: `0x0e01 crc32c metadata_size MessageMetadata
+        payload`.
+        """
         metadata = pb.MessageMetadata(
             producer_name=self.producer_name,
             sequence_id=first_sequence_id,
@@ -95,8 +97,8 @@ class EntryMaker:
 
 
 def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: int) -> Iterator[RowBatch]:
-    """Yield the batches of `rows`. Row i has the sequence id `first_sequence_id` + i. Raises ValueError for invalid
-    values.
+    """Divide `rows` into batches for one entry each. Row i has the sequence id `first_sequence_id` + i. Raises
+    ValueError for values that a message cannot represent.
     """
     columns = packed_columns(rows)
     borders = _key_borders(rows) if limits.by_key and rows.keys is not None else None
@@ -114,7 +116,9 @@ def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: in
 
 
 def grouped_by_key(rows: MessageColumns) -> MessageColumns:
-    """Group the rows by key, keeping their order. Keys are in the order of their first row."""
+    """Reorder the rows so that rows with the same key are adjacent, in their original order. Keys are in the order of
+    their first row.
+    """
     if rows.keys is None or len(rows) < 2:
         return rows
     codes = key_bytes(rows.keys).dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Routing of rows to partitions as in Pulsar's clients: by a hash of the key, or round robin without a key."""
+"""Selection of a partition for each row, as in Pulsar's clients: by a hash of the key, or round robin without a key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Numbers = np.ndarray[Any, Any]
 
 
 def partitions_of(keys: pa.Array | None, count: int, partition_count: int, in_turn: int, *, is_murmur: bool) -> Numbers:
-    """Return the partition of each row. All rows without a key get partition `in_turn`, so that they form batches."""
+    """Return the partition number of each of `count` rows. All rows without a key get the same partition, `in_turn`
+    modulo `partition_count`, so that they form batches. `keys` is None if no row has a key.
+    """
     without = np.full(count, in_turn % partition_count, np.int64)
     if keys is None or partition_count == 1 or keys.null_count == count:
         return without
@@ -38,7 +40,7 @@ def _murmur(keys: pa.Array) -> Numbers:
 
 
 def java_string_hashes(keys: pa.Array) -> Numbers:
-    """Return Java's String.hashCode of UTF-8 texts as unsigned numbers."""
+    """Return the result of Java's String.hashCode for each key, as unsigned 32-bit numbers."""
     _, offsets_buffer, data_buffer = keys.buffers()
     count = len(keys)
     if not count:

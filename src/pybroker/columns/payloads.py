@@ -18,7 +18,7 @@ MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
 @dataclass(frozen=True)
 class DecoderLimits:
-    """Limits of the decoder. The Spark source has an option of the same name for each."""
+    """Limits of the decoder. The Spark source has an option with the name of each limit."""
 
     max_batch_bytes: int = 4 * 1024 * 1024
     """Maximum bytes of the requested fields in one RecordBatch. A larger single message is allowed."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Scanner(Protocol):
-    """The interface of both modules. See `python_scanner` for each function."""
+    """The interface of the compiled and the pure Python scanner. See `python_scanner` for each function."""
 
     def scan_entries(self, data: Buffer, starts: Int64s, lengths: Int64s, entries: Records, /) -> None: ...
 
@@ -48,7 +48,6 @@ class Scanner(Protocol):
 
 
 def _compiled() -> Scanner | None:
-    """Return the compiled scanner; None if the module is missing or was built for another version of pybroker."""
     try:
         from pybroker.columns import _scanner  # noqa: PLC0415
     except ImportError:
@@ -63,8 +62,8 @@ SCANNER: Scanner = COMPILED if COMPILED is not None else python_scanner
 
 
 def scanned(scanner: Scanner, run: EntryRun, first: int, stop: int) -> Records:
-    """Return records for the entries from `first` to `stop` (exclusive). Entries that readers never receive are flagged
-    as markers: they give no rows, and their content is not checked.
+    """Return one record for each of the entries `first` to `stop` (exclusive) of a run. Entries that clients never
+    receive, such as aborted messages, are flagged as markers: they give no rows, and their content is not checked.
     """
     starts = np.ascontiguousarray(run.starts[first:stop], np.int64)
     lengths = np.ascontiguousarray(run.lengths[first:stop], np.int64)

@@ -1,8 +1,8 @@
-"""Layouts of the records that both scanners write for entries, messages and properties.
+"""Layouts of the records that a scanner writes for entries, messages and properties.
 
-They must equal the layouts in `_scanner.c`, which reports its record sizes at import. A memory location is a source
-number, an offset and a size. Source 0 is the run; other sources are opened payloads (decompressed, decrypted, assembled
-from chunks). Size -1 means absent.
+They must equal the layouts in `_scanner.c`, which reports its record sizes at import. A memory location consists of a
+source number, an offset and a size. Source 0 is the run of entries; other sources are opened payloads (decompressed,
+decrypted, or assembled from chunks). Size -1 means that the value is absent.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Window:
-    """Messages of consecutive entries of one ledger, with the memory that they refer to."""
+    """Scanned messages of consecutive entries of one ledger, and the buffers to which they refer."""
 
     topic: str
     partition: int
@@ -69,7 +69,7 @@ class Window:
 
 
 class ColumnBuilder:
-    """The columns of one window, each built on request."""
+    """Builds the columns of one window on request."""
 
     def __init__(self, window: Window, scanner: Scanner) -> None:
         self._window = window
@@ -183,7 +183,6 @@ class ColumnBuilder:
         return array
 
     def _with_first_chunks(self, ids: pa.Array) -> pa.Array:
-        """Add the first chunk's id to the ids of chunked messages."""
         values = ids.to_pylist()
         for row, number in enumerate(self._entry_numbers.tolist()):
             first = self._window.first_chunks.get(number)

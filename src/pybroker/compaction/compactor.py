@@ -1,4 +1,5 @@
-"""One compaction of one topic: reads the previous view and all later entries, twice, and writes the next view.
+"""One compaction of one topic: reads the previous compacted view and all later entries, twice, and writes the next
+view.
 
 Operation: the first pass determines the remaining messages, the second writes them into a new ledger, with at most one
 append in flight. Then that ledger is sealed, and one change of the managed ledger info makes it the view. Concurrency:
@@ -76,8 +77,8 @@ class Compactor:
         self._drops = 0  # how often the view had been deleted at the start
 
     async def run(self, end: Position) -> None:
-        """Compact all entries up to and including `end`, an existing entry. Raises StoreError, also when the view is
-        deleted during the compaction, and NotAllowedError if its keys need too much memory.
+        """Compact all entries of the topic up to and including `end`, an existing entry. Raises StoreError, also when
+        the compacted view is deleted meanwhile, and NotAllowedError if the keys need too much memory.
         """
         try:
             await self._room.wait(self, BUFFERS_BYTES)
@@ -168,7 +169,6 @@ class Compactor:
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
 
     def _require_room(self, entries: list[CompactedEntry]) -> None:
-        """Reserve the required memory. Raises NotAllowedError."""
         # The decoded form of an entry is released before the next one.
         opened_bytes = max((opening_cost(entry.payload) for entry in entries), default=0)
         noted_bytes = self._survivors.size_bytes
@@ -176,7 +176,7 @@ class Compactor:
         most_bytes = self._memory.compaction.most_bytes
         if noted_bytes > most_bytes:
             raise NotAllowedError(
-                f"the compaction needs {self._survivors.key_count} MiB for the state of {noted_bytes >> 20} "
+                f"the compaction needs {noted_bytes >> 20} MiB of memory for {self._survivors.key_count} "
                 f"keys, but may use only {most_bytes >> 20} MiB: increase brokerMemoryLimitMB, or delete "
                 "unneeded keys by messages without a payload"
             )

@@ -4,8 +4,7 @@ A batch is decoded message by message, without copying payloads. An entry that c
 batch, is one unit that stays unchanged, because its keys are unknown.
 
 The cost of decoding is the uncompressed size of the batch, which can be thousands of times the stored size:
-`opening_cost` reads it from the metadata in advance. Memory is limited to that size and 16 bytes for each message;
-equal consecutive keys are stored once.
+`opening_cost` reads it from the metadata in advance.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def _single(head: MetadataHead, payload_bytes: int) -> Single:
 
 
 def opening_cost(entry: bytes) -> int:
-    """Return the number of bytes that decoding `entry` processes; never raises."""
+    """Return the number of bytes that must be decompressed and decoded to open `entry`; never raises."""
     try:
         start, end = metadata_span(entry)
         if entry.find(NUM_MESSAGES_BYTE, start, end) < 0:  # no batch
@@ -177,7 +176,9 @@ def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
 
 
 def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
-    """Return `entry` with only the messages of `kept`, compressed as before; all other messages become placeholders."""
+    """Return the batch `entry` without the messages whose value in `kept` is False, compressed as before. Placeholders
+    take their places, so that batch indexes stay.
+    """
     view = memoryview(batch.payload)
     payload = bytearray()
     for keeps, run in groupby(zip(batch.messages, kept, strict=True), key=lambda row: row[1]):

@@ -38,8 +38,8 @@ class StoredFormat(Protocol):
     def encode(self, position: Position, payload: bytes) -> bytes: ...
 
     def decode(self, stored: bytes, message_count: int) -> CompactedEntry:
-        """Decode a stored entry. `message_count`: the number of messages that the store reported for it. Raises
-        StoreError if `stored` is damaged.
+        """Decode a stored entry of a compacted ledger. `message_count`: the number of its messages that the store
+        reported. Raises StoreError if it is damaged.
         """
 
 

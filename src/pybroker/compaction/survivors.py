@@ -78,7 +78,7 @@ class Survivors:
     # --- the second pass ---------------------------------------------------------------------------------------------
 
     def kept(self, position: Position, entry: bytes) -> bytes | None:
-        """Return the remainder of the entry; the entry itself if it is unchanged, None if nothing remains."""
+        """Return the entry without messages that compaction removes; the entry itself if all stay, None if none stays."""
         content = read_entry(entry)
         if isinstance(content, Whole):
             return entry

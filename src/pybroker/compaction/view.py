@@ -1,8 +1,4 @@
-"""Reads of the compacted view, by number or by position of the topic.
-
-Entries are in the order of their positions. A bisection reads about log2(n) single entries, only where a reader begins.
-Nothing is cached.
-"""
+"""Reads of the compacted view of a topic. Its entries are numbered from 0, in the order of their positions."""
 
 from __future__ import annotations
 
@@ -18,7 +14,9 @@ COMPACTION_SUBSCRIPTION = "__compaction"
 async def read_view(
     store: LedgerStore, view: CompactedInfo, index: int, max_entries: int, max_bytes: int
 ) -> list[CompactedEntry]:
-    """Return at least one entry, from the entry with the number `index` on, which must exist. Raises StoreError."""
+    """Return entries of the compacted view from number `index` on, which must exist: at least one, and about
+    `max_bytes`. Raises StoreError.
+    """
     count = min(max_entries, view.entries - index)
     assert count > 0, f"compacted ledger {view.ledger} has no entry {index}"
     run = store.read_buffered(view.ledger, index, count, max_bytes)
@@ -32,8 +30,8 @@ async def read_view(
 
 
 async def first_at(store: LedgerStore, view: CompactedInfo, position: Position) -> int:
-    """Return the number of the first entry at or after `position`; the number of entries if there is none. Raises
-    StoreError.
+    """Return the number of the first entry of the compacted view at or after `position`; the number of entries if there
+    is none. Raises StoreError.
     """
     low, high = 0, view.entries
     while low < high:

@@ -1,5 +1,7 @@
-"""The typed configuration of a broker. `load` reads file, environment and command line into a frozen `BrokerConfig`;
-`KEYS` describes every key. Start with `parse`; `setting_types` describes the kinds of values.
+"""Typed configuration of a broker.
+
+`load` reads file, environment and command line into a frozen `BrokerConfig`; `KEYS` describes every key. Start with
+`parse.py`.
 """
 
 from pybroker.config.broker_config import KEYS, BrokerConfig

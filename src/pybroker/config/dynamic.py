@@ -1,7 +1,7 @@
 """Changes of dynamic configuration keys at run time.
 
-Code that reads `config.some_key` on each use sees a change. Code that derives state from a key registers a listener
-with `cluster.dynamic_configuration`.
+Code that reads `config.some_key` on each use sees a change. Other code registers a listener with
+`cluster.dynamic_configuration`.
 """
 
 from pybroker.config.broker_config import KEYS, BrokerConfig

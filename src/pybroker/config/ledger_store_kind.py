@@ -1,4 +1,4 @@
-"""Which ledger store a configuration means. Pure."""
+"""Rule that selects the ledger store from the configuration. Pure."""
 
 from __future__ import annotations
 

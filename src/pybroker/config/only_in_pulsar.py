@@ -1,5 +1,6 @@
-"""Keys that are dynamic in Pulsar 4.2.4 and have no effect in pybroker. They are accepted and stored, because Pulsar's
-`GET /admin/v2/brokers/configuration` lists them and its tools set them.
+"""Configuration keys that are dynamic in Pulsar 4.2.4 and have no effect in pybroker.
+
+They are stored, because Pulsar's tools set them.
 """
 
 ONLY_IN_PULSAR: tuple[str, ...] = (

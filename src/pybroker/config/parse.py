@@ -1,8 +1,7 @@
 """Reader of the configuration: file, environment and command line.
 
 The file format is Java properties, as far as Pulsar's files use it. Precedence, lowest first: default, file,
-environment, command line. An invalid value is an error, never replaced by a default. Unknown keys and keys without
-effect cause warnings, which the caller outputs. All errors are reported together.
+environment, command line. Unknown keys and keys without effect cause warnings. All errors are reported together.
 """
 
 import re
@@ -31,7 +30,7 @@ _ESCAPED_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 class LoadedConfig:
     """A configuration and its warnings.
 
-    It must not be used if it has `problems`: keys with invalid values (`refused_keys`) have their defaults.
+    It must not be used if it has `problems`; keys with invalid values (`refused_keys`) then have their defaults.
     """
 
     config: BrokerConfig
@@ -48,8 +47,8 @@ class _Setting:
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration. Later sources win: defaults, file, environment, `overrides`. Raises ConfigError with all
-    problems.
+    """Read the configuration. Each source overrides the previous one: defaults, file, environment (`environ`),
+    `overrides`. Raises ConfigError with all problems.
     """
     loaded = read(path, environ, overrides)
     if loaded.problems:
@@ -58,8 +57,8 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
-    """Read the configuration. Later sources win: defaults, file, environment, `overrides`. Errors are returned in
-    `problems`.
+    """Read the configuration. Each source overrides the previous one: defaults, file, environment (`environ`),
+    `overrides`. Errors are returned in `problems`.
     """
     problems = Problems()
     settings: dict[str, _Setting] = {}
@@ -110,10 +109,8 @@ def dump(config: BrokerConfig) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield line number, key and value of each setting.
-
-    A line without a setting is an error, because its author expects an effect. Raises ConfigError with all such lines,
-    after the last setting.
+    """Yield line number, key and value of each setting. Raises ConfigError with all invalid lines, after the last
+    setting.
     """
     problems = Problems()
     lines = iter(enumerate(text.splitlines(), start=1))
@@ -133,7 +130,6 @@ def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _file_settings(path: Path, problems: Problems) -> dict[str, _Setting]:
-    """Return the file's settings. Add invalid lines to `problems`. Raises ConfigError if the file cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

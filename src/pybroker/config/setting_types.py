@@ -1,7 +1,6 @@
 """Descriptions of configuration keys, conversion of texts to values, and the base class of a typed configuration.
 
-The text of an error contains the key, the invalid value, the expected type and the origin of the value. The generated
-module `broker_config` lists the keys; `parse` reads the sources.
+The generated module `broker_config` lists the keys; `parse` reads the sources.
 """
 
 import math
@@ -117,8 +116,7 @@ def setting(key: str, *, default: Value, doc: str, **facts: Any) -> Any:
 class Settings:
     """Base of a frozen configuration class with fields declared by `setting`.
 
-    It is not a dataclass, because generating its methods would add 30 ms to each start. It has no repr, which could
-    show secrets in logs.
+    It has no repr, which could show secrets in logs.
     """
 
     INFOS: ClassVar[tuple[KeyInfo, ...]] = ()
@@ -155,7 +153,7 @@ class Settings:
 
 
 def parse_value(info: KeyInfo, text: str, origin: str) -> Value:
-    """Parse a value. `origin` is its location, for errors.
+    """Convert the text of a configuration key to its value. `origin` is its location, for errors.
 
     As in Pulsar's files, an empty text means "not set": the default of a number or flag, None for an optional key,
     otherwise an empty string or list.

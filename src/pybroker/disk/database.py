@@ -1,4 +1,4 @@
-"""SQLite databases with durable commits: settings, errors, transactions, page check, and SQLite's write-ahead log.
+"""SQLite databases with durable commits: opening, transactions, checks for damage, and SQLite's write-ahead log.
 
 Concurrency: one thread at a time for each connection.
 """
@@ -48,7 +48,7 @@ class Database(sqlite3.Connection):
     _path = Path()
 
     def bind(self, disk: LogFiles, path: Path) -> None:
-        """Attach disk and path. Must be the first call on a new connection."""
+        """Set disk and path of a new connection, before any other call."""
         self._disk = disk
         self._path = path
 
@@ -103,7 +103,9 @@ class DatabaseSnapshot:
             raise
 
     def copy_to(self, path: Path) -> None:
-        """Write the content into a new file at `path`, and sync it. Raises SQLITE_FAILURES and OSError."""
+        """Write the content of the snapshot into a new database file at `path`, and sync the file. Raises
+        SQLITE_FAILURES and OSError.
+        """
         make_private_file(path)
         target = sqlite3.connect(path, isolation_level=None)
         try:
@@ -121,9 +123,7 @@ class DatabaseSnapshot:
 
 
 def make_private_file(path: Path) -> None:
-    """Create a missing file, readable by its owner only. SQLite would create it readable for others. The log gets
-    the same mode.
-    """
+    """Create a missing file that only its owner can read. (SQLite would create it, and its log, readable for others.)"""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
 
@@ -132,7 +132,7 @@ def log_of(database: Path) -> Path:
 
 
 def parked_log(log: Path) -> Path:
-    """Return the name of the log while its database is closed."""
+    """Return the file name of the database's log while the database is closed."""
     return log.with_name(log.name + ".aside")
 
 
@@ -141,7 +141,9 @@ def lacks_space(error: BaseException) -> bool:
 
 
 def failure_text(error: BaseException) -> str:
-    """Return the text for a database that cannot be opened. SQLite reports a full disk as an I/O error, which is misleading."""
+    """Return the error text for a database that cannot be opened. A full disk is named, which SQLite reports as an I/O
+    error.
+    """
     return f"the disk is full ({error}): free space, and start again" if lacks_space(error) else str(error)
 
 
@@ -158,9 +160,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def page_damage(connection: sqlite3.Connection, *, max_findings: int = 1, with_indexes: bool = False) -> str:
-    """Return the result of SQLite's page check in one line, empty without damage.
-
-    Raises SQLITE_FAILURES if the check cannot begin.
+    """Return the damage that SQLite's check of the database finds, in one line; "" without damage. Raises
+    SQLITE_FAILURES if the check cannot begin.
     """
     check = "integrity_check" if with_indexes else "quick_check"
     texts: list[str] = []
@@ -174,9 +175,8 @@ def page_damage(connection: sqlite3.Connection, *, max_findings: int = 1, with_i
 
 
 def empty_log(connection: sqlite3.Connection) -> str:
-    """Copy the log into the file and empty it. Return an empty string, or the reason why the log is kept.
-
-    A log that is kept loses nothing: the next start reads it.
+    """Copy the log into the database file and empty it. Return "", or the reason why the log is kept, which loses
+    nothing.
     """
     try:
         ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

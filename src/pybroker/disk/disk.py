@@ -44,7 +44,7 @@ class DiskFile:
         self._descriptor = descriptor
 
     def write_at(self, pieces: Pieces, offset: int, *, durable: bool) -> None:
-        """Write all pieces consecutively. With `durable`, return when the device has them (one call where possible)."""
+        """Write all pieces consecutively at `offset`. With `durable`, return when the device has them."""
         if len(pieces) > _MAX_PIECES:
             pieces = (b"".join(pieces),)
         flags = _DURABLE_WRITE if durable and _DURABLE_WRITE is not None else 0
@@ -59,7 +59,7 @@ class DiskFile:
             self.sync()
 
     def read_at(self, length: int, offset: int) -> bytes:
-        """Return fewer than `length` bytes only at the end of the file."""
+        """Return `length` bytes from `offset` on, fewer only at the end of the file."""
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
             return data
@@ -71,10 +71,7 @@ class DiskFile:
         return b"".join(parts)
 
     def read_into(self, buffer: bytearray) -> int:
-        """Fill `buffer` from the start of the file, and return the number of bytes.
-
-        Reusing a buffer is faster: touching new memory costs more than the copy.
-        """
+        """Read the beginning of the file into `buffer`, and return the number of bytes."""
         view = memoryview(buffer)
         done = 0
         while done < len(view) and (count := os.preadv(self._descriptor, (view[done:],), done)):
@@ -82,8 +79,8 @@ class DiskFile:
         return done
 
     def send_to(self, descriptor: int, offset: int, length: int) -> int:
-        """Send up to `length` bytes to a socket, in the kernel, and return the number sent. Raises OSError, including
-        BlockingIOError.
+        """Copy up to `length` bytes from `offset` on to a socket, in the kernel. Return their number. Raises OSError,
+        including BlockingIOError.
         """
         return os.sendfile(descriptor, self._descriptor, offset, length)
 
@@ -131,7 +128,7 @@ class Disk:
         return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def open_mapped(self, path: Path, size: int) -> MappedFile:
-        """Map a file into memory. A file of another size is first truncated or zero-filled, durably."""
+        """Map a file into memory. A file of another size is first truncated or extended with zeros, durably."""
         with self.open_for_write(path) as file:
             if file.size() != size:
                 # Zeros are written: a mapped page without a disk block could not be stored on a full disk, and the
@@ -143,7 +140,6 @@ class Disk:
         return self.map_file(path, size)
 
     def map_file(self, path: Path, size: int) -> MappedFile:
-        """Map an existing file of that size, for `open_mapped`. Raises OSError."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             return MappedFile(descriptor, size)
@@ -174,9 +170,7 @@ class Disk:
         return threads.pool(name)
 
     def make_directory(self, path: Path) -> None:
-        """Create the directory and its parents, durably and accessible only for the owner. An existing one is
-        allowed.
-        """
+        """Create the directory and its parents durably, accessible only for the owner. It may exist already."""
         missing = [parent for parent in (path, *path.parents) if not parent.exists()]
         for parent in reversed(
             missing or [path]
@@ -207,14 +201,16 @@ class Disk:
             os.close(descriptor)
 
     def open_file_system(self, directory: Path) -> FileSystemSync | None:
-        """Return a sync of the whole file system, or None. Open it before the writes that it must cover."""
+        """Return an object that syncs the whole file system of `directory`; None if the system cannot. Open it before
+        the writes that it must cover.
+        """
         return FileSystemSync(os.open(directory, os.O_RDONLY | os.O_CLOEXEC)) if _HAS_SYNC_FILE_SYSTEM else None
 
     def rewrite_log(self, database: Path) -> None:
-        """Write the current content of SQLite's log of `database`, if any, to the device again.
+        """Write the content of SQLite's log of `database`, if any, to the device again.
 
         After a failed sync, reads return data that the device never received, and no later sync writes it. SQLite would
-        treat such a frame as committed and append to it. A power failure would lose them all.
+        treat such data as committed and append to it, and a power failure would lose all of it.
         """
         path = log_of(database)
         if self.exists(aside := parked_log(path)):

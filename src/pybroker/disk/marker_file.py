@@ -21,7 +21,6 @@ class MappedFile:
     """A small memory-mapped file."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Take over the descriptor of a file of that size. Raises OSError."""
         self._descriptor = descriptor
         self._bytes = mmap.mmap(descriptor, size)
 

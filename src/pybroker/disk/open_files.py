@@ -1,5 +1,4 @@
-"""Cache of open segment files, of bounded size. Opening costs as much as a small read, and the kernel reads ahead for a
-descriptor with sequential reads.
+"""Cache of open segment files, of bounded size: opening a file costs as much as a small read.
 
 Invariants: a dropped file is closed when its last read ends, so that the space of a deleted ledger is freed; no closed
 file is read. Concurrency: any thread; a lock protects the bookkeeping, not the reads.
@@ -40,7 +39,6 @@ class OpenFiles:
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[DiskFile]:
-        """Open the file for the duration of the block. Raises OSError."""
         opened = self._take(path)
         try:
             yield opened.file

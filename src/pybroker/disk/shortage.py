@@ -1,4 +1,4 @@
-"""Detection of transient disk errors: no space, and no file descriptors. All other write errors are permanent."""
+"""Detection of disk errors that may go away: no space, and no file descriptors. All other write errors are permanent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 
 
 def lacks_room(error: OSError) -> bool:
-    """Return whether `error` means no space or no file descriptors."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or lacks_descriptors(error)
 
 

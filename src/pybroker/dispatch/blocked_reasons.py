@@ -33,11 +33,11 @@ class BlockedReason(Enum):
 
 
 class Stall:
-    """A blocked reason and the time since when it holds."""
+    """A period without delivery: its blocked reason, and since when the reason applies."""
 
     __slots__ = ("blocked_reason", "since_ms")
 
     def __init__(self, blocked_reason: BlockedReason, since_ms: float) -> None:
-        """`since_ms`: start of the stall, by the monotonic clock."""
+        """`since_ms`: start of the stall in milliseconds of the monotonic clock."""
         self.blocked_reason = blocked_reason
         self.since_ms = since_ms

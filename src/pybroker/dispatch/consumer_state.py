@@ -1,7 +1,7 @@
-"""State of one attached consumer: permits and unacknowledged messages.
+"""State of one connected consumer of a subscription: permits and unacknowledged messages.
 
-Only the dispatcher of the subscription changes the counts. The connection sets `writable`. The broker's object for the
-consumer is in `peer`, which this package does not use.
+Only the dispatcher changes the counts. The connection sets `writable`. The broker's object for the consumer is in
+`peer`, which this package does not use.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ class ConsumerState:
         return self.permits > 0 and self.writable and not self.blocked
 
     def blocked_reason(self) -> BlockedReason:
-        """Return why the consumer cannot receive entries. Call only if it cannot."""
+        """Return the reason why the consumer receives nothing. Call only for a consumer that cannot receive entries."""
         if self.blocked:
             return BlockedReason.UNACKED_CONSUMER
         return BlockedReason.NO_PERMITS if self.permits <= 0 else BlockedReason.CONNECTION_FULL
 
     def affordable_entries(self) -> int:
-        """Estimate how many entries the permits cover, from recent batch sizes."""
+        """Return an estimate of the number of entries that the permits cover, from the sizes of recent batches."""
         return self.permits if self.messages_per_entry <= 1.0 else ceil(self.permits / self.messages_per_entry)
 
     def spend(self, message_count: int, entry_count: int) -> None:
@@ -105,14 +105,14 @@ class ConsumerState:
         self.messages_per_entry = average
 
     def hold(self, message_count: int) -> None:
-        """Add delivered messages to the unacknowledged ones, and block the consumer at its limit."""
+        """Add delivered messages to the consumer's unacknowledged messages. Block the consumer if it reaches its limit."""
         self.unacked_messages += message_count
         if 0 < self.max_unacked_messages <= self.unacked_messages:
             self.blocked = True
 
     def limit_unacked(self, max_unacked_messages: int) -> bool:
-        """Set the limit of unacknowledged messages. Return True if the change unblocks the consumer, which here
-        requires a count below the limit, not half of it.
+        """Set the limit of unacknowledged messages, 0 for none. Return True if this unblocks the consumer: its number
+        of unacknowledged messages is below the new limit.
         """
         was_blocked = self.blocked
         self.max_unacked_messages = max_unacked_messages
@@ -120,7 +120,7 @@ class ConsumerState:
         return was_blocked and not self.blocked
 
     def release(self, message_count: int) -> bool:
-        """Count acknowledged messages. Return True if that unblocked the consumer."""
+        """Subtract acknowledged messages from the unacknowledged messages. Return True if this unblocked the consumer."""
         self.unacked_messages -= message_count
         assert self.unacked_messages >= 0, "more acknowledged than delivered"
         if self.blocked and self.unacked_messages <= self.max_unacked_messages // 2:
@@ -129,10 +129,10 @@ class ConsumerState:
         return False
 
     def take_back(self, message_count: int) -> None:
-        """Count messages that are taken back for redelivery.
+        """Subtract messages that are returned for redelivery from the unacknowledged messages.
 
-        A blocked consumer continues when its count is below the limit, not at half of it: otherwise a consumer that
-        must receive exactly these messages again would stay blocked.
+        A blocked consumer continues as soon as it is below the limit, not at half of it: otherwise a consumer that must
+        receive exactly these messages again would stay blocked.
         """
         self.release(message_count)
         self.redelivered_messages += message_count

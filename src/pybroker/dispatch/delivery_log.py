@@ -1,9 +1,7 @@
-"""Approximate delivery times of a subscription with one active consumer, for stats and `explain`.
+"""Approximate delivery times of the entries of a subscription with one active consumer, for stats and `explain`.
 
 A record is the time of a delivery and its first position. The delivery time of an entry is the time of the last record
-at or before the entry's position. Deliveries within RESOLUTION_MS of a recorded one are not recorded. At MAX_NOTES
-records, older ones are thinned out: the last minute stays exact, and after a day of continuous deliveries, a time is
-too early by less than two thirds of its age.
+at or before the entry's position. Deliveries within RESOLUTION_MS of a recorded one are not recorded.
 
 Invariant: records ascend by position.
 """

@@ -10,9 +10,9 @@ The subscription calls the dispatcher on the event loop's thread:
    requests it in a later plan. If a read fails or ends early, the subscription assigns the entries it has and
    then calls `give_back(plan)`.
 4. If `Redelivery.rewind` is set, the subscription moves its cursor's read position back to just after the
-   mark-delete position. The dispatcher has already forgotten the entries it kept. An active read need not be
-   cancelled: when it finishes, `is_void(plan)` is True, and the subscription drops its entries and rewinds again,
-   because the read may have advanced the cursor.
+   mark-delete position. The dispatcher has already forgotten the entries it kept. If a read is active, its plan
+   becomes void (`is_void`): when it finishes, the subscription drops its entries and rewinds again, because the
+   read may have advanced the cursor.
 5. The subscription starts again at step 1 after a method returned True, after `Redelivery.wake`, after `writable` of
    a consumer became True, and after entries were appended.
 6. The subscription runs two timers, at most one of each. After `Redelivery.start_later`, it calls `start()` when
@@ -25,7 +25,7 @@ The subscription calls the dispatcher on the event loop's thread:
 8. Only types with `needs_key_hashes` or `keeps_chunks_together` receive key hashes or chunks.
 
 Entries travel as columns: ids, payloads and counts are parallel sequences of one ledger. A column that is None has the
-default value in every row. A run that goes to one consumer as a whole is not copied.
+default value in every row.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from pybroker.model.position import Position
 
 
 class ReadPlan:
-    """A read that the dispatcher requests from the subscription: exactly the positions in `replay` (ascending), or up
-    to `max_entries` entries from the cursor's read position. With `scan`, the subscription reads again from that
-    position, up to the cursor's read position.
+    """A read that the dispatcher requests from the subscription: of the positions in `replay` (ascending); or, with
+    `scan`, of entries from that position up to the cursor's read position; or else of up to `max_entries` entries from
+    the cursor's read position.
     """
 
     __slots__ = ("epoch", "max_bytes", "max_entries", "replay", "scan")
@@ -175,14 +175,10 @@ class Redelivery:
 
 
 class Dispatcher(ABC):
-    """Decides which consumers receive the entries of one subscription, which owns the dispatcher.
-
-    `redelivery_counts` outlives the dispatcher: when the subscription type changes, the subscription passes them to the
-    next dispatcher.
-    """
+    """Decides which consumers receive the entries of one subscription, which owns the dispatcher."""
 
     kind: ClassVar[str]
-    """The name in stats and in the protocol."""
+    """The name of the subscription type in stats and in the protocol."""
 
     needs_key_hashes: bool = False
     """Whether this type needs `AssignInput.key_hashes`."""
@@ -209,8 +205,8 @@ class Dispatcher(ABC):
         self._epoch = object()
 
     def is_void(self, plan: ReadPlan) -> bool:
-        """Return whether the cursor was rewound after this plan was made. The entries of a void plan are read again, so
-        they must not be delivered now.
+        """Return whether the cursor was rewound after this plan was made. The subscription must then drop the entries
+        of the plan, which will be read again.
         """
         return plan.epoch is not self._epoch
 
@@ -234,18 +230,17 @@ class Dispatcher(ABC):
 
     @property
     def has_parked(self) -> bool:
-        """Whether the dispatcher has parked entries, which must be read again."""
+        """Whether entries are parked: the subscription must read them again later."""
         return False
 
     @property
     def look_ahead_size_bytes(self) -> int:
-        """The approximate memory of entries that were read and cannot be delivered yet."""
+        """The approximate size of the look-ahead buffer: memory of entries that were read and cannot be delivered yet."""
         return 0
 
     def limit_look_ahead(self, size_bytes: int) -> None:  # noqa: B027 - most types keep nothing that could be limited
-        """Limit the memory of waiting entries, at most to the configured limit.
-
-        Entries that already wait are not dropped.
+        """Set the size limit of the look-ahead buffer, at most to the configured limit. Entries in the buffer are not
+        dropped.
         """
 
     # --- the contract ------------------------------------------------------------------------------------------------
@@ -265,70 +260,66 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Attach `consumer`, which has no permits yet. Raise ConsumerBusy if it is refused; the dispatcher is then
-        unchanged.
+        """Add a connected consumer, which has no permits yet. Raises ConsumerBusy if the consumer is refused; the
+        dispatcher is then unchanged.
         """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach `consumer`. Its unacknowledged entries go to other consumers, or to the next consumer that connects."""
+        """Remove a consumer that disconnects. Its unacknowledged entries go to other consumers, or to the next consumer
+        that connects.
+        """
 
     @abstractmethod
     def flow(self, consumer: ConsumerState, permits: int) -> bool:
-        """Add permits (in messages). Return True if `consumer` can take entries now."""
+        """Add permits (in messages) of a FLOW command. Return True if `consumer` can receive entries now."""
 
     @abstractmethod
     def next_read(self) -> ReadPlan | None:
-        """Return what to read now, or None if no consumer can take an entry."""
+        """Return the next read for the subscription, or None if no consumer can receive an entry."""
 
     def next_scan(self) -> ReadPlan | None:
-        """Return a plan that needs no new entries, because the cursor is at the last entry.
-
-        None if there is no other work.
+        """Return a plan that reads only entries that the cursor has passed, for a subscription whose cursor is at the
+        end of the topic. Return None if no entries must be read again.
         """
         return None
 
     def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
-        """Report the progress of a scan: all its entries before `up_to` were assigned.
-
-        `is_at_end`: the scan reached the cursor's read position.
+        """Report the progress of a plan with `scan`: all its entries before `up_to` were assigned. `is_at_end`: the
+        scan has reached the cursor's read position.
         """
-        raise NotImplementedError(f"{self.kind} plans no scans")
+        raise NotImplementedError(f"the {self.kind} dispatcher plans no scans")
 
     @abstractmethod
     def blocked_reason(self) -> BlockedReason: ...
 
     @abstractmethod
     def give_back(self, plan: ReadPlan) -> None:
-        """Report that the read for `plan` did not return all entries.
-
-        The dispatcher requests the missing ones again.
-        """
+        """Report that the read for `plan` did not return all entries. The dispatcher plans the missing entries again."""
 
     def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
-        """Return positions that were read and not delivered, so that the dispatcher requests them again.
-
-        `key_hashes`: one per position, if the type needs them.
+        """Return the `replay` positions of a plan of which nothing was delivered, so that the dispatcher plans these
+        positions again. `key_hashes`: one for each position, if the type needs key hashes.
         """
         self.give_back(plan)
 
     @abstractmethod
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
-        """Assign the entries that were read for `plan`. The caller sends every returned delivery."""
+        """Assign the entries that were read for `plan` to consumers. The caller must send every returned delivery."""
 
     @abstractmethod
     def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Record acknowledged entries; unknown ones are allowed. Return True if dispatch can continue."""
+        """Record acknowledged entries; unknown ids are ignored. Return True if dispatch can continue."""
 
     @abstractmethod
     def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Record that a batch was partly acknowledged. `unacked_messages`: the number of messages left, without
-        messages that an open transaction has acknowledged. Return True if dispatch can continue.
+        """Record that messages of a batch were acknowledged, also by open transactions. `unacked_messages`: the number
+        of its other messages. Return True if dispatch can continue.
         """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:
-        """Set the number of unacknowledged messages of each of these entries, perhaps 0. The entries stay assigned to
-        their consumer. Return True if dispatch can continue.
+        """Set the number of unacknowledged messages of each of these entries; 0 is allowed. The entries stay pending
+        acks of their consumer. Return True if dispatch can continue.
         """
         can_move = False
         for entry_id in entry_ids:
@@ -337,31 +328,36 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked_up_to(self, position: Position) -> bool:
-        """Record that all entries up to and including `position` are acknowledged: they are not redelivered.
-
-        Return True if a consumer can receive further entries now; the caller then resumes dispatch.
+        """Record that all entries up to and including `position` are acknowledged. Return True if dispatch can
+        continue.
         """
 
     @abstractmethod
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Take back `positions` from `consumer` for redelivery; None takes back all its unacknowledged entries."""
+        """Return the entries at `positions` from `consumer` for redelivery; None returns all its unacknowledged
+        entries.
+        """
 
     @abstractmethod
     def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery: ...
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget deliveries and redelivery counts after the cursor was moved. The caller rewinds the cursor."""
+        """Forget all deliveries and redelivery counts after a seek, skip or clear of the cursor. The caller rewinds the
+        cursor.
+        """
 
     def limit_unacked(self, max_of_consumer: int, max_in_all: int) -> bool:
-        """Change the limits of unacknowledged messages, 0 for none. Return True if dispatch can continue."""
+        """Set the limits of unacknowledged messages of each consumer and of the subscription, 0 for none. Return True
+        if dispatch can continue.
+        """
         return False
 
     def start(self) -> Redelivery:
         return Redelivery(rewind=False, wake=False)
 
     def mark_delete_moved(self, first_unacked: Position) -> bool:
-        """Record that everything before `first_unacked` is acknowledged. Return True if dispatch can continue."""
+        """Record that all entries before `first_unacked` are acknowledged. Return True if dispatch can continue."""
         return False
 
     @abstractmethod

@@ -1,15 +1,10 @@
-"""Draining hashes: hashes that moved to a new consumer while the previous consumer has unacknowledged entries of them
-(PIP-379).
+"""Draining hashes: key hashes that moved to a new consumer while the previous consumer has unacknowledged entries of
+them (PIP-379). Until it has none left, no other consumer receives entries of the hash.
 
-A key must not be unacknowledged at two consumers. So no other consumer receives entries of the hash until the previous
-consumer has none left: each is acknowledged, taken back, or released because the consumer left.
-
-The hash is free when its number of unacknowledged entries is zero (a batch is one entry); the number of messages is for
-display. If a hash returns to the consumer that drains it, it is removed when its next entry is to be sent, so that a
-change of owners needs no scan of all hashes.
+A hash is free when its number of unacknowledged entries is zero; the number of messages is for display.
 
 Invariants: a listed hash has one draining consumer and at least one unacknowledged entry, and only that consumer
-receives entries of it. While consumers do not change, the table is empty and costs nothing.
+receives entries of it.
 """
 
 from __future__ import annotations
@@ -77,10 +72,8 @@ class DrainingHashes:
         unacked_messages: int | None = None,
         now_ms: int = 0,
     ) -> None:
-        """Start draining `sticky_hash`, of which `consumer` has `unacked_entries` entries, by default with one message
-        each.
-
-        If the hash returned and moved away again before it was removed, the counts start again from these values.
+        """Start draining `sticky_hash` at `consumer`, which has `unacked_entries` entries of it (default: one message
+        each). A hash that already drains starts again with these counts.
         """
         assert unacked_entries > 0
         held = self._by_hash.get(sticky_hash)
@@ -90,9 +83,8 @@ class DrainingHashes:
         self._add_messages(sticky_hash, 0 if unacked_messages is None else unacked_messages - unacked_entries)
 
     def blocks(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether an entry of this hash must not be sent to `consumer`, the hash's new owner.
-
-        Count a blocked attempt if so.
+        """Return whether an entry of this hash must not be sent to `consumer`, its new owner, because the hash drains.
+        Then count a blocked attempt.
         """
         held = self._by_hash.get(sticky_hash)
         if held is None:
@@ -104,7 +96,7 @@ class DrainingHashes:
         return True
 
     def is_held_by_other(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether another consumer has unacknowledged entries of this hash. Unlike `blocks`, count no attempt."""
+        """Return whether the hash drains at another consumer. Unlike `blocks`, count no attempt."""
         held = self._by_hash.get(sticky_hash)
         return held is not None and held[0] is not consumer
 
@@ -113,9 +105,8 @@ class DrainingHashes:
         return None if held is None else held[0]
 
     def delivered(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
-        """Count one more entry at the draining `consumer`.
-
-        Only a chunk of a message may be delivered there, if the consumer has other chunks of it.
+        """Count one more unacknowledged entry at `consumer`, at which the hash drains: another chunk of a message of
+        which the consumer has chunks.
         """
         held = self._by_hash.get(sticky_hash)
         if held is not None:
@@ -159,7 +150,7 @@ class DrainingHashes:
         return listed
 
     def clear(self) -> None:
-        """Remove all hashes, because no entry is unacknowledged; keep the totals."""
+        """Remove all hashes, because no entry is unacknowledged. The totals stay."""
         self._by_hash = {}
         self._alike = {}
         self._blocked_attempts = {}

@@ -6,8 +6,7 @@ other topics, and on partitions if so configured, a hash ring of the consumer na
 key.
 
 A change of the active consumer stops dispatch. After a delay for acknowledgements of the former active consumer, the
-new one starts at the first unacknowledged entry. Only then are all consumers notified, as in Pulsar. A new consumer
-that does not become active is notified immediately.
+new one starts at the first unacknowledged entry. Only then are all consumers notified, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -92,9 +91,8 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
 
 def elect(consumers: Sequence[ConsumerState], topic_name: str, partition: int | None) -> ConsumerState | None:
-    """Return the consumer that becomes active; None without consumers.
-
-    `topic_name` is the full name; with `partition` None, the consumer is elected by the hash ring.
+    """Return the active consumer of a Failover subscription; None without consumers. `topic_name` is the full name.
+    `partition`: the number of the partition, or None to elect by the hash ring.
     """
     if not consumers:
         return None

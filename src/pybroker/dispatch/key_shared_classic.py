@@ -1,9 +1,8 @@
-"""Key_Shared in the classic mode, as before Pulsar 4.0: a new consumer waits until all entries read before it joined
-are acknowledged.
+"""Dispatcher of Key_Shared subscriptions in the classic mode, as before Pulsar 4.0: a new consumer waits until all
+entries read before it joined are acknowledged.
 
-Until the mark-delete position reaches the read position of that moment, the consumer receives only earlier entries of
-its hashes that other consumers returned. With several new consumers the oldest position limits all, because an earlier
-consumer may have later entries unacknowledged.
+Until then, the consumer receives only earlier entries of its hashes that other consumers returned. With several new
+consumers the oldest position limits all, because an earlier consumer may have later entries unacknowledged.
 
 Draining hashes are used as well: positions alone do not keep a key at one consumer if entries are returned individually
 while new consumers wait.

@@ -3,12 +3,10 @@
 An entry goes to its hash's owner, unless the hash drains at another consumer, an earlier entry of the hash waits, or
 the owner cannot take it now. Then the entry waits, and the dispatcher reads ahead for the other consumers.
 
-*Look-ahead.* Waiting entries are listed by position and hash (`keyed_redelivery.py`), within `look_ahead_bytes`. An entry
-may be listed while the entries that the same consumer delays cost less than the free memory. So one stuck consumer can
-fill half of the memory, two a third each. An entry that does not fit is parked with all later entries of its hash
-(`parked_hashes.py`) until the hash's owner has received all listed entries and can take more. Then a scan rereads from
-the parked position. Scans alternate with other plans, so that the other consumers keep half of their throughput.
-Entries taken back for redelivery are always listed: their number is limited by the unacknowledged entries.
+*Look-ahead.* Waiting entries are listed by position and hash (`keyed_redelivery.py`), within `look_ahead_bytes`. An
+entry may be listed while the entries that the same consumer delays cost less than the free memory. An entry that does
+not fit is parked with all later entries of its hash (`parked_hashes.py`) until the hash's owner has received all listed
+entries and can take more. Then a scan rereads from the parked position.
 
 For every delivery, even if consumers join, leave, acknowledge or return entries:
 
@@ -159,15 +157,17 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return None if limit == _NO_LIMIT else limit
 
     def limit_look_ahead(self, size_bytes: int) -> None:
-        """The setting stays the maximum. Entries listed beyond the limit stay until they can be delivered."""
+        """Set the size limit of the look-ahead buffer, at most to the configured limit. Entries in the buffer stay
+        until they can be delivered.
+        """
         own_bytes = self._settings.look_ahead_bytes
         self._look_ahead_bytes = min(own_bytes, size_bytes) if own_bytes else size_bytes
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Attach the consumer and assign hashes to it. Raise ConsumerBusy if its mode or out-of-order flag differs from
-        the connected consumers', ConsumerAssignError for invalid ranges.
+        """Add the consumer and assign key hashes to it. Raises ConsumerBusy if its mode or out-of-order flag differs
+        from the connected consumers', ConsumerAssignError for invalid hash ranges.
         """
         assert consumer not in self.consumers, "consumer attached twice"
         losers = self.owners.add(consumer, is_first=not self.consumers)
@@ -180,10 +180,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach the consumer. Its unacknowledged entries go to the new owners of their hashes. No other consumer loses
-        a hash.
-
-        When the last consumer leaves, only the redelivery counts are kept.
+        """Remove the consumer. Its unacknowledged entries go to the new owners of its hashes; the other consumers keep
+        theirs. When the last consumer leaves, only the redelivery counts are kept.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)
@@ -201,7 +199,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def next_read(self) -> ReadPlan | None:
-        """Plan ready entries for consumers that can take them; otherwise new entries, unless too many wait already."""
+        """Plan a read of waiting entries for consumers that can receive them, else of new entries. Return None if
+        nothing can be delivered, or if the look-ahead buffer is full.
+        """
         self._held_back.clear()
         self._hashes_in_plan.clear()
         if self.blocked:

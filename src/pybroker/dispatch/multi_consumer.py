@@ -1,4 +1,4 @@
-"""Common base of the types that serve several consumers: Shared and Key_Shared.
+"""Common base of the dispatchers of Shared and Key_Shared subscriptions, which serve several consumers.
 
 Entries that a consumer returns, or has when it leaves, wait for redelivery with an increased redelivery count. A
 consumer and the subscription stop at their limits of unacknowledged messages and continue at half of them. A subclass

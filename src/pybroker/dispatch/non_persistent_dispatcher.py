@@ -3,7 +3,6 @@ redelivered.
 
 Messages that no consumer can take are dropped for the subscription and counted. A consumer can take an entry while it
 has a permit and its connection has capacity. An entry is sent whole, so a batch may make the permits negative.
-Unacknowledged messages are not tracked.
 
 * Exclusive and Failover: everything goes to the active consumer, which changes without a delay.
 * Shared: round robin over the consumers, by priority level.
@@ -53,9 +52,8 @@ class NonPersistentDispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> None:
-        """Attach the consumer.
-
-        Raise ConsumerBusy or ConsumerAssignError if it is refused; the dispatcher is then unchanged.
+        """Add a connected consumer. Raises ConsumerBusy or ConsumerAssignError if the consumer is refused; the
+        dispatcher is then unchanged.
         """
 
     @abstractmethod
@@ -65,9 +63,8 @@ class NonPersistentDispatcher(ABC):
     def assign(
         self, payloads: list[bytes], message_counts: list[int], key_hashes: Sequence[int] | None
     ) -> list[Delivery]:
-        """Assign entries at publishing.
-
-        Return one delivery per consumer that receives some. Entries that no consumer can take are dropped and counted.
+        """Assign newly published messages to consumers. Return one delivery for each consumer that receives some.
+        Messages that no consumer can receive are dropped and counted.
         """
 
     def _up_to_permits(

@@ -1,14 +1,9 @@
 """Pending acks: the entries that each consumer of a shared subscription received and has not acknowledged.
 
-Entries are added only in `add`, and removed only in `remove`, `remove_up_to`, `take_back` and `clear`, so this class
-decrements the counts of draining hashes.
-
 Invariants: one consumer at a time has an entry; a consumer's `unacked_messages` is the sum over its entries, and
 `total_messages` the sum over all; every entry is in its consumer's delivery log.
 
-The log finds the entries of one consumer without a search through all entries. It costs almost nothing per message: it
-lists whole deliveries, and acknowledged deliveries are removed whenever its length has doubled. A set of ids per
-consumer would change with every acknowledgement.
+The log finds the entries of one consumer without a search through all entries.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ class PendingAcks:
     __slots__ = ("_by_ledger", "_draining", "_log_limits", "_logs", "total_messages")
 
     def __init__(self, draining: DrainingHashes | None = None) -> None:
-        """`draining`: the draining hashes, which are notified of every entry that leaves a consumer."""
+        """`draining`: the draining hashes to which every acknowledged or returned entry is reported."""
         self._by_ledger: dict[int, dict[int, Hold]] = {}  # no inner dict is empty
         # The deliveries of each consumer as (ledger id, entry ids, time); some entries may be acknowledged.
         self._logs: dict[ConsumerState, list[tuple[int, Sequence[int], int]]] = {}
@@ -70,7 +65,7 @@ class PendingAcks:
         return BitMap(list(self._by_ledger.get(ledger_id, ())))
 
     def holds_in(self, ledger_id: int) -> Mapping[int, Hold]:
-        """Return the pending acks of a ledger by entry id. The mapping is live: get it again after any change."""
+        """Return the pending acks of a ledger by entry id. The mapping changes with later calls."""
         return self._by_ledger.get(ledger_id, _NOTHING)
 
     def delivered_ms(self, position: Position) -> int | None:
@@ -99,7 +94,9 @@ class PendingAcks:
         sticky_hashes: list[int] | None = None,
         now_ms: int = 0,
     ) -> int:
-        """Record delivered entries, which no consumer may have. Return their number of messages."""
+        """Record entries that were delivered to `consumer`. No consumer may have them already. Return their number of
+        messages.
+        """
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             holds = self._by_ledger[ledger_id] = {}
@@ -125,7 +122,7 @@ class PendingAcks:
         return messages
 
     def remove(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Remove entries that were acknowledged; unknown ones are ignored. Return True if that unblocked a consumer."""
+        """Remove acknowledged entries; unknown ids are ignored. Return True if this unblocked a consumer."""
         holds = self._by_ledger.get(ledger_id)
         if holds is None:
             return False
@@ -155,10 +152,8 @@ class PendingAcks:
         return unblocked
 
     def lower(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Lower the number of unacknowledged messages of a batch, to 0 while an open transaction has acknowledged the
-        rest. Return True if that unblocked its consumer.
-
-        The count is never raised. While a hash drains, an entry with 0 messages counts as one.
+        """Lower the number of unacknowledged messages of an entry. It is 0 while open transactions have acknowledged
+        the rest. A higher number than the present one is ignored. Return True if this unblocked a consumer.
         """
         holds = self._by_ledger.get(ledger_id)
         hold = None if holds is None else holds.get(entry_id)
@@ -171,7 +166,9 @@ class PendingAcks:
         return hold[0].release(hold[1] - unacked_messages)
 
     def remove_up_to(self, position: Position) -> bool:
-        """Remove all entries up to and including `position`. Return True if that unblocked a consumer."""
+        """Remove all entries up to and including `position`, which are acknowledged. Return True if this unblocked a
+        consumer.
+        """
         unblocked = False
         for ledger_id in [ledger_id for ledger_id in self._by_ledger if ledger_id <= position.ledger_id]:
             holds = self._by_ledger[ledger_id]
@@ -185,8 +182,8 @@ class PendingAcks:
     def take_back(
         self, consumer: ConsumerState, ledger_id: int, entry_ids: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Of these entries, remove the ones that `consumer` has, for redelivery. Return their entry ids and sticky
-        hashes.
+        """Remove the pending acks of `consumer` among these entries, for redelivery. Return the removed entry ids and
+        their sticky key hashes.
         """
         holds = self._by_ledger.get(ledger_id)
         taken: list[int] = []
@@ -213,9 +210,8 @@ class PendingAcks:
         return taken, sticky_hashes
 
     def deliveries(self, consumer: ConsumerState) -> list[tuple[int, Sequence[int], int]]:
-        """Return each delivery to the consumer as (ledger id, entry ids, milliseconds since 1970).
-
-        Some of its entries may be acknowledged.
+        """Return the deliveries to the consumer as (ledger id, entry ids, time in milliseconds since 1970). Some
+        entries may be acknowledged.
         """
         return list(self._logs.get(consumer, ()))
 
@@ -242,7 +238,7 @@ class PendingAcks:
         return counts
 
     def hash_messages(self, consumer: ConsumerState) -> dict[int, int]:
-        """Return the consumer's number of unacknowledged messages by sticky hash; each entry counts as at least one
+        """Return the consumer's number of unacknowledged messages by sticky key hash. An entry counts as at least one
         message.
         """
         counts: Counter[int] = Counter()
@@ -253,7 +249,6 @@ class PendingAcks:
         return counts
 
     def forget(self, consumer: ConsumerState) -> None:
-        """Remove a consumer that has no unacknowledged entries."""
         assert consumer.unacked_messages == 0
         self._logs.pop(consumer, None)
         self._log_limits.pop(consumer, None)

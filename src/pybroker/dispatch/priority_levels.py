@@ -1,4 +1,6 @@
-"""Consumer selection for shared entries: the best priority level with capacity first, round robin within it."""
+"""Selection of the next consumer of a Shared subscription: the best priority level with capacity first, round robin
+within a level.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions that wait for redelivery, and redelivery counts. Both are small or empty on a healthy subscription."""
+"""The positions that wait for redelivery, and the redelivery count of each entry, of a subscription."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ class ReplaySet(Waiting):
                 del self._by_ledger[ledger_id]
 
     def take(self, max_entries: int, before: Position | None = None) -> list[Position]:
-        """Take the lowest positions, ascending; with `before`, only positions before it."""
+        """Remove and return the lowest positions, ascending, at most `max_entries`; with `before`, only positions
+        before it.
+        """
         taken: list[Position] = []
         for ledger_id in sorted(self._by_ledger):
             entries = self._by_ledger[ledger_id]
@@ -132,7 +134,7 @@ class ReplaySet(Waiting):
 
 
 class RedeliveryCounts:
-    """How often each entry was taken back for redelivery; the count of an absent entry is 0.
+    """How often each entry was returned for redelivery; the count of an absent entry is 0.
 
     Subscription types with one active consumer rewind the cursor and count nothing.
     """
@@ -155,7 +157,6 @@ class RedeliveryCounts:
             counts[entry_id] = counts.get(entry_id, 0) + 1
 
     def column(self, ledger_id: int, entry_ids: Sequence[int]) -> list[int] | None:
-        """Return the redelivery count of each entry; None if all counts are 0."""
         counts = self._by_ledger.get(ledger_id)
         if counts is None:
             return None

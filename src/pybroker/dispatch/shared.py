@@ -5,9 +5,8 @@ level receives up to `max_round_robin_entries` at a time. The next level is serv
 level can take entries. Entries that were read and could not be delivered precede new reads.
 
 All chunks of a large message go to the consumer that received the first, even if they must wait for it. Chunks that
-wait are kept within `look_ahead_bytes`, as long as the chunks of one consumer cost less than the free memory. Further
-chunks are parked and reread when the consumer can take them (`dispatch/chunks/parked_chunks.py`), alternating with
-other plans. If the consumer leaves, all entries are read again, and the chunks go to one other consumer.
+wait are kept within `look_ahead_bytes`, as long as the chunks of one consumer cost less than the free memory. If the
+consumer leaves, all entries are read again, and the chunks go to one other consumer.
 """
 
 from __future__ import annotations
@@ -103,10 +102,8 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach the consumer. Its unacknowledged entries go to other consumers immediately.
-
-        When the last consumer leaves, only the redelivery counts are kept: the cursor reads the entries again for the
-        next consumer, of any type.
+        """Remove the consumer. Its unacknowledged entries go to other consumers immediately. When the last consumer
+        leaves, only the redelivery counts are kept.
         """
         self._take_back_all(consumer)
         self._forget_consumer(consumer)

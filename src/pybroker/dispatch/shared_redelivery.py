@@ -1,5 +1,5 @@
-"""Waiting entries of a Shared subscription: *free* for any consumer, or, for chunks of a large message, *bound* to the
-consumer that has its other chunks.
+"""Entries of a Shared subscription that wait for delivery: *free* for any consumer, or *bound* to the consumer that has
+the other chunks of their message.
 
 Bound entries are not read while their consumer can receive none, which avoids repeated reads.
 
@@ -64,8 +64,8 @@ class BoundReplay(Waiting):
         return 0 if bound is None else _size_bytes(bound)
 
     def bound_since_ms(self, consumer: ConsumerState) -> int | None:
-        """Return the time since when this consumer has had bound entries without interruption; None without bound
-        entries.
+        """Return since when chunks wait for this consumer without interruption, on the subscription's clock; None if
+        none wait.
         """
         return self._since_ms.get(consumer)
 
@@ -99,7 +99,7 @@ class BoundReplay(Waiting):
             self._free.add_all(bound)
 
     def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
-        """Remove the consumer's bound entries from `position` on, because its chunks from there on are parked."""
+        """Remove the chunks that wait for the consumer from `position` on, because they are parked."""
         for each in [each for each in self._bound.get(consumer, ()) if each >= position]:
             self.discard(each.ledger_id, (each.entry_id,))
 

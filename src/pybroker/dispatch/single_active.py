@@ -1,7 +1,7 @@
-"""Dispatchers with one active consumer, which receives everything in order.
+"""Dispatchers with one active consumer, which receives all entries in order: Exclusive and Failover.
 
-The cursor's read position is the only delivery state: for redelivery, the cursor returns to the mark-delete position.
-So this dispatcher tracks neither pending acks nor positions to replay, and acknowledgements cost it nothing.
+For redelivery, the cursor returns to the mark-delete position. So this dispatcher tracks neither pending acks nor
+positions to replay, and acknowledgements cost it nothing.
 
 Permits limit the number of entries read. All entries read are sent, so batches can make the permits very negative.
 """
@@ -77,7 +77,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._elect_again()
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Detach the consumer. Entries that the active consumer leaves unacknowledged are read again."""
+        """Remove the consumer. If it was the active one, its unacknowledged entries are read again."""
         self.consumers.remove(consumer)
         return self._elect_again()
 
@@ -133,14 +133,18 @@ class SingleActiveDispatcher(Dispatcher):
         return False
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Redeliver everything, regardless of `positions`: redelivery of single entries would break the order."""
+        """Redeliver all unacknowledged entries, whatever the `positions`, because redelivery of single entries would
+        break the order.
+        """
         if consumer is not self._active:
             return Redelivery(rewind=False, wake=False)
         self._void_reads()
         return Redelivery(rewind=True, wake=self._can_move())
 
     def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
-        """Redeliver everything, because redelivery of single entries would break the order."""
+        """Redeliver all unacknowledged entries, whatever the `groups`, because redelivery of single entries would break
+        the order.
+        """
         active = self._active
         return Redelivery(rewind=False, wake=False) if active is None else self.redeliver(active, None)
 

@@ -1,8 +1,8 @@
-"""Views of a dispatcher for statistics, inspection and `explain`.
+"""Read-only views of a dispatcher's state for statistics and `explain`.
 
 A dispatcher has a property for each view (such as `Dispatcher.individual`), which is None if its type does not track
-these values. Code outside this package uses views and never the class of a dispatcher, so a new type is added in this
-package alone. Views are live: after yielding to the event loop, get the view again.
+these values. Code outside this package uses views and never the class of a dispatcher. Views are live: after yielding
+to the event loop, get the view again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class InOrderView(Protocol):
         """The hash ranges of the active consumer; entries of other hashes are skipped. None without ranges."""
 
     def delivered_ms(self, position: Position) -> int | None:
-        """Return the approximate time of delivery in milliseconds since 1970."""
+        """Return the approximate time in milliseconds since 1970 at which the entry at `position` was delivered."""
 
     def first_delivered_after(self, time_ms: int) -> Position | None: ...
 
@@ -92,21 +92,23 @@ class KeyOrderView(IndividualView, Protocol):
 
     @property
     def newcomers_wait_at(self) -> Mapping[ConsumerState, Position]:
-        """The consumers that receive only entries before a position (classic mode)."""
+        """The new consumers in classic mode, each with the position before which it receives entries."""
 
     @property
     def look_ahead_entry_limit(self) -> int | None:
-        """The number of waiting entries at which the dispatcher stops reading; None without such a limit."""
-
-    def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
-        """Return the consumers that joined recently, and the position before which each receives entries (classic
-        mode).
+        """The number of entries in the look-ahead buffer at which the dispatcher reads no new entries; None without
+        such a limit.
         """
 
+    def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
+        """Return the new consumers in classic mode, each with the position before which it receives entries."""
+
     def place(self, sticky_hash: int) -> ConsumerState | None:
-        """Return the consumer that may receive entries of this hash; None while the hash drains or has no owner."""
+        """Return the consumer that may receive entries of this sticky key hash; None while the hash drains or has no
+        owner.
+        """
 
     def is_full(self) -> bool:
-        """Return whether so many entries wait that the dispatcher stops reading."""
+        """Return whether the look-ahead buffer is full, so that the dispatcher reads no new entries."""
 
     def look_ahead(self, max_hashes: int) -> LookAhead: ...

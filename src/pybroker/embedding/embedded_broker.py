@@ -88,7 +88,9 @@ class EmbeddedClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Advance the clock by this amount. Due work is complete on return. Raises ValueError for a negative amount."""
+        """Advance the broker's clock by the sum of all arguments. On return, timers that became due have run. Raises
+        ValueError for a negative amount.
+        """
         minutes += (days * 24 + hours) * 60
         milliseconds += (minutes * 60 + seconds) * 1000
         await self._broker.advance_ms(milliseconds + (by or timedelta()) / timedelta(milliseconds=1))
@@ -110,10 +112,10 @@ class _EmbeddedHost:
 
 
 class EmbeddedBroker:
-    """A broker in this process. Created and closed by `embed`; used on its event loop only."""
+    """A broker in this process, for use on its event loop. Created and closed by `embed`."""
 
     def __init__(self, config: BrokerConfig, run: Callable[[Callable[[], Any]], Any] | None = None) -> None:
-        """`run` executes a function on the event loop, for faults from other threads."""
+        """`run` executes a function on the event loop, so that other threads can inject faults."""
         self._config = config
         self._moved = MovedClock()
         self._fullness = Fullness()
@@ -155,9 +157,8 @@ class EmbeddedBroker:
             await self._start()
 
     async def crash(self) -> None:
-        """Stop immediately, as with `kill -9`: clients lose their connections without notification. Data with
-        receipts is kept, also in memory; the files of local stores are closed. Does nothing if the broker is not
-        running.
+        """Stop immediately, as with `kill -9`: clients lose their connections without notification. Data with receipts
+        is kept, also in memory. Does nothing if the broker is not running.
         """
         async with self._changing:
             await self._crash()
@@ -171,8 +172,8 @@ class EmbeddedBroker:
             await self._start()
 
     async def reset(self) -> None:
-        """Start again at the same ports without stored data and faults, and with the machine's time. The broker's
-        files in its data directory are deleted. Clients reconnect by themselves.
+        """Start again at the same ports without stored data and faults, and with the machine's time. The broker's files
+        in its data directory are deleted. Clients reconnect by themselves.
         """
         async with self._changing:
             unused = self.faults.end_all()
@@ -186,7 +187,6 @@ class EmbeddedBroker:
         warn_of(unused)
 
     async def close(self) -> None:
-        """Stop and notify clients. Idempotent."""
         async with self._changing:
             self._is_closed = True
             running, self._running = self._running, None
@@ -251,9 +251,8 @@ class EmbeddedBroker:
             self._runtime = None
 
     def storage_is_lost(self, error: BaseException) -> None:
-        """Crash the embedded broker, because a durable write failed.
-
-        (A broker alone in its process would end the process.)
+        """Crash the embedded broker, because a durable write failed. (`pybroker serve` ends its process in this
+        case.)
         """
         logs.error(
             "storage.lost", error=str(error), action="the embedded broker crashes: call restart() to start it again"
@@ -268,7 +267,6 @@ class EmbeddedBroker:
         return [each for each in self._running.listener.context.connections if isinstance(each, EmbeddedConnection)]
 
     async def _settle(self) -> None:
-        """Wait until the broker has no more work at the current time."""
         if self._running is None:
             return
         broker_context = self._running.service.broker_context
@@ -288,7 +286,7 @@ class EmbeddedBroker:
 
 @asynccontextmanager
 async def embed(directory: str | Path | None = None, **settings: object) -> AsyncIterator[EmbeddedBroker]:
-    """Run a broker on the running event loop until the end of the `with` block: in memory, or with its data in
+    """Run a broker on the running event loop until the end of the `with` block. Its data is in memory, or in
     `directory`.
 
     `settings` are keys of broker.conf, unchanged (`brokerDeduplicationEnabled=True`) or in snake case. Raises
@@ -326,7 +324,7 @@ def configuration(directory: str | Path | None, settings: dict[str, object]) -> 
 
 
 def _replaced(config: BrokerConfig, fields: dict[str, Any]) -> BrokerConfig:
-    """Return a copy, because a broker changes its configuration object when keys are set at run time."""
+    """Return a changed copy, because a broker changes its configuration object when keys are set at run time."""
     values = {info.field: getattr(config, info.field) for info in KEYS.values()}
     return BrokerConfig(**{**values, **fields})
 
@@ -336,7 +334,6 @@ def _is_port_taken(error: StartError) -> bool:
 
 
 def _empty(directory: Path) -> None:
-    """Delete the broker's files in `directory`, which may contain other files."""
     for path in directory.iterdir():
         if not path.name.startswith(OF_A_BROKER):
             continue

@@ -1,4 +1,4 @@
-"""The faults that a test injects between clients and a broker.
+"""The faults that a test injects between clients and an embedded broker.
 
 The rules here decide about each command, receipt and delivery; `in_process_connection.py` applies them. A fault is
 active until `undo`, or until it has happened the requested number of times. A fault that never happened causes a
@@ -48,7 +48,7 @@ _REFUSABLE = (
 
 
 class Line(Protocol):
-    """The connection of one client, with the operations that faults need."""
+    """The interface of a client's connection for faults."""
 
     def topics(self) -> Iterable[str]: ...
 
@@ -69,18 +69,20 @@ class Line(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """A selection of connections: all values that are set must match. Without values all clients match."""
+    """A selection of connections: all values that are set must match. Without values all connections match."""
 
     topic: str | None = None
     name: str | None = None
 
     @classmethod
     def of(cls, topic: str | None, name: str | None) -> Self:
-        """Create a selection. `topic` is with or without domain and namespace. Raises InvalidTopicName."""
+        """Create a selection of connections. `topic` is with or without domain and namespace. Raises
+        InvalidTopicName.
+        """
         return cls(None if topic is None else str(TopicName.parse(topic)), name)
 
     def means_topic(self, topic: str) -> bool:
-        """Return whether the topic is selected. A partition matches with its topic."""
+        """Return whether the selection includes the topic. A partition is included with its partitioned topic."""
         if self.topic is None or self.topic == topic:
             return True
         return bool(topic) and str(TopicName.parse(topic).partitioned_name) == self.topic
@@ -92,11 +94,11 @@ class Whom:
 
 
 class UnusedFault(UserWarning):
-    """Warns that a fault of a test has ended without ever happening."""
+    """A fault of a test has ended without ever happening."""
 
 
 class Unused(NamedTuple):
-    """The warning about an unused fault, and the line of the test that created the fault."""
+    """The warning about a fault that never happened, and the line of the test that created the fault."""
 
     text: str
     file: str
@@ -104,14 +106,14 @@ class Unused(NamedTuple):
 
 
 def warn_of(unused: Iterable[Unused]) -> None:
-    """Emit a warning at the line that created each fault. Raises UnusedFault if warnings are errors."""
+    """Emit each warning at the line that created its fault. Raises UnusedFault if warnings are errors."""
     for each in unused:
         warnings.warn_explicit(each.text, UnusedFault, each.file, each.line)
 
 
 @dataclass(eq=False, slots=True)
 class Aim:
-    """Selects the commands, receipts or deliveries of a fault, and records whether there were any."""
+    """Selects the commands, receipts or deliveries to which a fault applies, and records whether there were any."""
 
     whom: Whom
     call: str
@@ -122,7 +124,7 @@ class Aim:
     """Topics of commands that did not match."""
 
     def meets(self, topic: str, line: Line) -> bool:
-        """Return whether the fault applies, and record the result. `topic` may be empty."""
+        """Return whether the fault applies to this topic (may be empty) and connection, and record the result."""
         if _fits(self.whom, topic, line):
             self.has_happened = True
             return True
@@ -131,7 +133,7 @@ class Aim:
         return False
 
     def report(self) -> str | None:
-        """Return the warning, or None if the fault has happened."""
+        """Return the warning text if the fault never happened, else None."""
         if self.has_happened:
             return None
         told = "".join(
@@ -154,7 +156,6 @@ class Fault:
             warn_of([unused])
 
     def end(self) -> Unused | None:
-        """End the fault and return the warning if it never happened."""
         return self._undo()
 
     def __enter__(self) -> Self:
@@ -168,7 +169,7 @@ class Fault:
 
 @dataclass(eq=False, slots=True)
 class Refusal:
-    """Refuses the next `left` commands of these types."""
+    """Answers the next `left` commands of these types with an error."""
 
     types: frozenset[int]
     error: BrokerError
@@ -188,7 +189,7 @@ class ReceiptFault:
 
 @dataclass(eq=False, slots=True)
 class Slowness:
-    """Sends a consumer one entry in so many seconds."""
+    """Sends a consumer one entry in `seconds_each` seconds."""
 
     seconds_each: float
     aim: Aim
@@ -216,8 +217,8 @@ class Faults:
     # --- creation of faults --------------------------------------------------------------------------------------------
 
     def drop_connections(self, topic: str | None = None, name: str | None = None) -> int:
-        """Close the connections of clients that produce to or consume from `topic`, or that have a producer,
-        consumer, or client named `name`; without either, all. Return their number. Clients reconnect by themselves.
+        """Close the connections of clients that produce to or consume from `topic`, or that have a producer, consumer,
+        or client named `name`; without either, all. Return their number. Clients reconnect by themselves.
         """
         whom = Whom.of(topic, name)
 
@@ -259,7 +260,7 @@ class Faults:
         topic: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Refuse the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with
+        """Answer the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with
         `error`, a ServerError of the protocol. `topic`: only commands for this topic. Raises ValueError for unknown
         names.
         """
@@ -269,7 +270,7 @@ class Faults:
         return self._in_force(self._refusals, refusal, _nothing)
 
     def lose_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Store the next `count` messages without receipts."""
+        """Store the next `count` messages without sending receipts."""
         aim = Aim(Whom.of(topic, name), "lose_receipts", "receipt")
         return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
@@ -278,7 +279,7 @@ class Faults:
         return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Send receipts later, by `seconds` of the broker's time. `undo` sends the delayed ones."""
+        """Send receipts `seconds` later, by the broker's clock. `undo` sends the delayed receipts."""
         fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipt"))
         return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
 
@@ -290,9 +291,7 @@ class Faults:
         subscription: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Send consumers one entry (a message or a batch) per `seconds_each` of the broker's time, as if they were
-        slow.
-        """
+        """Send consumers one entry (a message or a batch) per `seconds_each` seconds of the broker's clock."""
         fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 
@@ -307,7 +306,6 @@ class Faults:
         warn_of(self.end_all())
 
     def end_all(self) -> list[Unused]:
-        """End all faults and return the warnings of faults that never happened."""
         unused = []
         while self._made:
             report = self._made[-1].end()
@@ -318,7 +316,7 @@ class Faults:
     # --- active faults, used on the event loop -------------------------------------------------------------------------
 
     def refusal_of(self, command_type: int, topic: str, line: Line) -> BrokerError | None:
-        """Return the refusal of this command, and count it, or None."""
+        """Return the error with which the command must be answered and count the fault, or return None."""
         for refusal in self._refusals:
             if command_type in refusal.types and refusal.left > 0 and refusal.aim.meets(topic, line):
                 refusal.left -= 1
@@ -326,7 +324,7 @@ class Faults:
         return None
 
     def receipt_of(self, topic: str, line: Line) -> ReceiptFault | None:
-        """Return the fault for this receipt, and count it, or None."""
+        """Return the fault that applies to this receipt and count it, or return None."""
         for fault in self._receipts:
             if (fault.left is None or fault.left > 0) and fault.aim.meets(topic, line):
                 if fault.left is not None:
@@ -357,7 +355,7 @@ class Faults:
         return [line for line in self._lines() if whom.means(line)]
 
     def _in_force(self, faults: list[Aimed], fault: Aimed, let_go: Callable[[Line], None]) -> Fault:
-        """Activate a fault. `let_go` makes each connection send what the fault has delayed."""
+        """Activate a fault. `let_go` makes each connection send the data that the fault has delayed."""
 
         def end() -> None:
             if fault in faults:
@@ -394,7 +392,6 @@ class Faults:
 
 
 def _caller() -> tuple[str, int]:
-    """Return file and line of the first stack frame outside of this module."""
     frame = sys._getframe(1)  # noqa: SLF001  (as `warnings` does)
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -405,7 +402,6 @@ def _nothing(line: Line) -> None: ...
 
 
 def _fits(whom: Whom, topic: str, line: Line) -> bool:
-    """Return whether the selection matches. `topic` may be empty."""
     return whom.means_topic(topic) and (whom.name is None or any(whom.name in name for name in line.names()))
 
 
@@ -422,5 +418,7 @@ def _error_class(error: str | type[BrokerError]) -> type[BrokerError]:
             raise ValueError(f"there is no ServerError {error!r}: use one of {', '.join(sorted(named))}")
         return named[error]
     if not (isinstance(error, type) and issubclass(error, BrokerError)):
-        raise ValueError(f"no ServerError: {error!r}")
+        raise ValueError(
+            f"{error!r} is no ServerError: use its name, such as ServiceNotReady, or a subclass of BrokerError"
+        )
     return error

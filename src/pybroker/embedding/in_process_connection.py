@@ -1,6 +1,6 @@
-"""A client's connection to an embedded broker, with faults and the broker's advanced time.
+"""A client's connection to an embedded broker, with faults and the advanced time of the broker.
 
-Invariants: without a fault, and with an unchanged clock, all data takes the normal path. Delayed data keeps its order.
+Invariants: without a fault, and with the machine's time, all data takes the normal path. Delayed data keeps its order.
 """
 
 from __future__ import annotations
@@ -125,7 +125,6 @@ class EmbeddedConnection(Connection, Line):
             self._is_again = False
 
     def _moved(self, event: Event) -> Event:
-        """Return the command with times advanced as the broker's clock is."""
         if isinstance(event, SendRun):
             event.payloads = [moved(payload, int(self._clock.added_ms)) for payload in event.payloads]
             event.size_bytes = sum(map(len, event.payloads))
@@ -250,8 +249,8 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 
 
 def moved(entry: bytes, added_ms: int) -> bytes:
-    """Return `entry` with the client's times moved by `added_ms` milliseconds. Invalid data stays unchanged, because
-    other code refuses it.
+    """Return `entry` with the client's times moved by `added_ms` milliseconds. An invalid entry is returned unchanged;
+    the broker rejects it later.
     """
     try:
         metadata, payload = split_entry(entry)
@@ -264,7 +263,7 @@ def moved(entry: bytes, added_ms: int) -> bytes:
 
 
 class LateCalls:
-    """A queue of calls that are made later, by the broker's clock. Invariant: no call overtakes another."""
+    """Calls that are made later, by the broker's clock, in the order in which they were added."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -275,8 +274,8 @@ class LateCalls:
         return len(self._waiting)
 
     def add(self, call: Callable[[], None], delay_s: float, *, after_last: bool = False) -> None:
-        """Make `call` after `delay_s`, counted from now or, with `after_last`, from the time of the last queued
-        call. It is never made before the last one.
+        """Make `call` after `delay_s` seconds, counted from now or, with `after_last`, from the time of the previous
+        call. The call is never made before the previous call.
         """
         now_ms = self._runtime.clock.monotonic_ms()
         begin_ms = max(now_ms, self._last_due_ms) if after_last else now_ms

@@ -26,7 +26,7 @@ class Fullness:
 
 
 class FillableLedgerStore(MemoryLedgerStore):
-    """A ledger store in memory that refuses appends while the simulated disk is full."""
+    """A ledger store in memory that rejects appends while the simulated disk is full."""
 
     fullness: Fullness
 

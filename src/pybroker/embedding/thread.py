@@ -48,7 +48,7 @@ class ThreadClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """Move the clock forward by the sum of all arguments. Due work is complete on return.
+        """Advance the broker's clock by the sum of all arguments. On return, timers that became due have run.
 
         Calls from several threads run one after the other. Raises ValueError for a negative amount.
         """
@@ -117,7 +117,9 @@ class BrokerThread:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work` on the broker's event loop. Raises NotRunning if the event loop has ended."""
+        """Run `work` on the broker's event loop and return its result. Raises NotRunning if the event loop has
+        ended.
+        """
         try:
             waiting = asyncio.run_coroutine_threadsafe(work, self._require_loop())
         except BaseException:

@@ -1,7 +1,7 @@
 """Virtual time: the broker's clock and timers follow the machine's time, and jump when a test advances them.
 
 Invariants: time never goes back. `advance` runs the timers in due order, and waits for the broker's resulting work
-before the next step. Connections are supervised by the machine's time, so a jump closes no connection.
+before the next timer. Keep-alive of connections uses the machine's time, so a jump closes no connection.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ class MovedClock(Clock):
 
 
 class _Ringing(Timer):
-    """A scheduled call, due at `due_ms` of the clock's monotonic time."""
-
     __slots__ = ("callback", "due_ms", "is_cancelled", "serial")
 
     def __init__(self, due_ms: float, serial: int, callback: Callable[[], None]) -> None:
@@ -56,7 +54,7 @@ class _Ringing(Timer):
 
 
 class VirtualRuntime(Runtime):
-    """Runtime of one embedded broker, used only on its event loop."""
+    """The runtime of one embedded broker, for use on its event loop."""
 
     def __init__(self, config: BrokerConfig, clock: MovedClock) -> None:
         super().__init__(config, clock)
@@ -105,7 +103,7 @@ class VirtualRuntime(Runtime):
             self._alarm.cancel()
 
     async def advance(self, milliseconds: float, settle: Callable[[], Awaitable[None]]) -> None:
-        """Advance the time and run all timers that become due. `settle` returns when the broker has no more work."""
+        """Advance the time and run all timers that become due. `settle` waits until the broker has no more work."""
         await self._settle()  # a task that was just started may not wait yet
         left_ms, shortest_ms = milliseconds, milliseconds / STEPS
         while left_ms > 0 and not self._is_closed:
@@ -125,7 +123,6 @@ class VirtualRuntime(Runtime):
         return self._heap[0].due_ms - self._moved.monotonic_ms() if self._heap else None
 
     def _ring_due(self) -> None:
-        """Call the due timers. Timers that these calls add run later, even if they are due immediately."""
         now_ms = self._moved.monotonic_ms()
         due: list[_Ringing] = []
         while self._heap and self._heap[0].due_ms <= now_ms:

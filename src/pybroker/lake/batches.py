@@ -1,4 +1,4 @@
-"""Selection of the next commit: ranges of each topic within a limit of bytes, and their division among workers. Pure logic."""
+"""Selection of the entries of the next commit within a limit of bytes, and their division among workers. Pure logic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of one commit. `positions` are the positions after `pieces`; `remaining_bytes` is the lag afterwards."""
+    """The entries of one commit. `positions` are the read positions after them; `remaining_bytes` is the backlog that
+    remains.
+    """
 
     pieces: tuple[Piece, ...]
     positions: Mapping[str, Place]
@@ -31,10 +33,10 @@ class Batch:
 
 
 def choose(plans: Sequence[TopicPlan], limit_bytes: int) -> Batch:
-    """Select the entries of the next commit: of each topic a part in proportion to its backlog, about `limit_bytes` in
-    total, but at least one entry per topic.
+    """Select the entries of the next commit: about `limit_bytes` in total, in proportion to the backlog of each topic,
+    and at least one entry of each topic with a backlog.
 
-    Positions also advance in plans without entries, for example past empty ledgers.
+    Positions also advance in topics without entries, for example after empty ledgers.
     """
     backlogs = [sum(ledger.size_bytes for ledger in plan.ledgers) for plan in plans]
     total = sum(backlogs)
@@ -106,10 +108,8 @@ def _bytes_before(ledger: PlannedLedger, entry_id: int) -> int:
 
 
 def shares(batch: Batch, count: int, least_bytes: int) -> list[list[EntryRange]]:
-    """Divide the batch into at most `count` shares of about equal size, none much below `least_bytes`, because each writes a
-    file.
-
-    Pieces are divided at the end of a full share. Entries stay in order within and across shares.
+    """Divide the batch into at most `count` shares of about equal size. No share is much smaller than `least_bytes`,
+    because each share becomes a file. Entries stay in order within and across shares.
     """
     wanted = max(1, min(count, batch.size_bytes // max(1, least_bytes)))
     target = max(1, -(-batch.size_bytes // wanted))

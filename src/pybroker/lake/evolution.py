@@ -1,8 +1,8 @@
-"""Schema evolution: the changes that a table needs for rows with other columns, and the changes that are impossible.
+"""Schema evolution: the changes that a table needs to store rows with other columns.
 
-Pure: from two Arrow schemas, it returns a list of changes or raises a refusal. A table column that is no longer read
-stays, and is null in new rows. Columns are compared by name. A rename must be declared (by an option, or an alias in
-the Avro schema); it is never guessed.
+Pure: from two Arrow schemas, it returns a list of changes or raises EvolutionRefused. A table column that the rows lack
+stays, and is null in new rows. Columns are compared by name. A rename must be declared, by an option or an alias in the
+Avro schema.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PromoteColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeInside:
-    """A struct, list or map with nested fields that change by the same rules as columns."""
+    """A struct, list or map whose nested fields change by the same rules as columns."""
 
     name: str
     type: pa.DataType
@@ -57,8 +57,8 @@ Step = AddColumn | RenameColumn | PromoteColumn | ChangeInside
 
 
 def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether the new type contains all values of the old type, and table formats allow the change: int→long,
-    float→double, larger decimal.
+    """Return whether table formats allow the change of a column from type `old` to `new`: int to long, float to double,
+    or a decimal with more digits.
     """
     if pa.types.is_integer(old) and pa.types.is_integer(new):
         return bool(new.bit_width > old.bit_width)
@@ -70,8 +70,8 @@ def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]) -> list[Step]:
-    """Return the changes that let `present` store rows of `wanted`. `renames` maps new names to old ones. Raises
-    EvolutionRefused.
+    """Return the changes with which a table with columns `present` can store rows with columns `wanted`. `renames` maps
+    new names to old ones. Raises EvolutionRefused.
     """
     steps: list[Step] = []
     problems: list[str] = []
@@ -100,12 +100,13 @@ def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]
 
 
 def apart(name: str, kind: pa.DataType) -> str:
-    """Return the name of a separate column for values that column `name` cannot store, such as `count__string`."""
+    """Return the name of an additional column for values of type `kind` that column `name` cannot store:
+    `count__string`.
+    """
     return f"{name}__{re.sub('[^0-9a-zA-Z]+', '_', str(kind)).strip('_')[:MAX_TYPE_LENGTH]}"
 
 
 def _same_but_for_case(names: list[str]) -> list[str]:
-    """Return a sentence for each pair of names that SQL engines cannot distinguish."""
     folded: dict[str, str] = {}
     return [
         f"columns {folded[name.casefold()]!r} and {name!r} differ in case only, which SQL engines cannot distinguish"
@@ -129,7 +130,6 @@ def _compare(name: str, old: pa.DataType, new: pa.DataType, steps: list[Step], p
 
 
 def _changes_inside(path: str, old: pa.DataType, new: pa.DataType, problems: list[str]) -> bool:
-    """Return whether a nested type changes. Impossible changes are added to `problems`."""
     if pa.types.is_struct(old):
         changed = False
         parts = {old.field(i).name: old.field(i) for i in range(old.num_fields)}
@@ -159,16 +159,15 @@ def _part_changes(path: str, old: pa.DataType, new: pa.DataType, problems: list[
 
 
 def same_type(old: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether two types are stored alike.
-
-    Large and small variants are alike; nested names and metadata do not matter.
+    """Return whether a table stores both types alike. Offset sizes, names of nested fields, and metadata do not
+    matter.
     """
     return bool(usual_type(old) == usual_type(new))
 
 
 def evolved(present: pa.Schema, steps: list[Step]) -> pa.Schema:
-    """Return the schema after these changes, for formats without column ids (Delta, Parquet), in which columns keep
-    their names.
+    """Return the columns after the changes `steps`, for formats without column ids (Delta, Parquet), in which columns
+    keep their names.
     """
     fields = {field.name: field for field in present}
     for step in steps:

@@ -1,9 +1,9 @@
-"""The main loop of a pipeline: load the table, read from the positions in it, write files, and commit both against that
-table version.
+"""The main loop of a pipeline, which writes the messages of topics to a table.
 
-If the process is killed in front of the commit, cleaning removes the written files. Only the table stores positions, so
-they cannot disagree with its rows. A conflict discards the work, unless the table still has the positions and the owner
-with which the work began. Then the same files are committed on top of the other writer's changes.
+It loads the table, reads from the positions in it, writes files, and commits against the loaded version. Only the table
+stores positions, so they always agree with its rows. Files of a process that was killed before the commit are deleted
+by maintenance. A conflict discards the work, unless the table still has the positions and the owner with which the work
+began: then the same files are committed after the other writer's changes.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ MAX_PAUSE_S = 1.0
 
 
 class LeaseHeld(LakeError):
-    """Another process writes under this pipeline name."""
+    """Another process has the lease of this pipeline name."""
 
 
 class LeaseLost(LakeError):
-    """Another process has taken over the lease, and this process must stop."""
+    """Another process has taken over the lease. This process must stop."""
 
 
 class Planner(ABC):
-    """Determines the topics and entries to read. Implemented with an EntrySource."""
+    """Determines the topics and entries to read."""
 
     @abstractmethod
     def topics(self) -> list[str]:
@@ -61,11 +61,13 @@ class Planner(ABC):
 
     @abstractmethod
     def first_places(self, topics: Sequence[str]) -> dict[str, Place]:
-        """Return the start position of each of these topics, which have no position in the table."""
+        """Return the start positions of topics that have no position in the table."""
 
     @abstractmethod
     def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
-        """Return the plans from these positions to the current ends, after handling of `lost`. Raises DataLoss, ReadingFailed."""
+        """Return the entries of each topic from its position to its current end. Raises DataLoss for lost entries,
+        unless the options allow losses, and ReadingFailed.
+        """
 
     @abstractmethod
     def reading(self, topics: Sequence[str]) -> RowReading:
@@ -74,7 +76,7 @@ class Planner(ABC):
         """
 
     def renames(self) -> dict[str, str]:
-        """Return the old name of each renamed column, as of the last call of `reading`."""
+        """The old name of each renamed column, according to the last call of `reading`."""
         return {}
 
 
@@ -115,7 +117,7 @@ class Figures:
 
 
 class LakePipeline:
-    """The writer of one table: `begin`, then `step` repeatedly, then `end`. Not thread-safe.
+    """The writer of one table: call `begin`, then `step` repeatedly, then `end`. Not thread-safe.
 
     Invariant: rows that `step` has not committed are in no version of the table, even after an error.
     """
@@ -169,7 +171,6 @@ class LakePipeline:
         )
 
     def _conflicted(self, attempt: int) -> None:
-        """Count a conflict, and pause for a random time, so that two writers do not collide again."""
         self.figures.conflicts += 1
         time.sleep(random.uniform(0, min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**attempt)))
 
@@ -182,7 +183,7 @@ class LakePipeline:
             return self._table.load()
 
     def look(self) -> None:
-        """Load the table without taking the lease, for `plan`. Raises TableMissing."""
+        """Load the table without taking the lease, to show the plan. Raises TableMissing."""
         self._state = self._table.load()
 
     def plan(self) -> Batch:
@@ -198,9 +199,8 @@ class LakePipeline:
         return choose(self._planner.plan(places), self._options.commit_bytes)
 
     def step(self) -> bool:
-        """Commit once if there are new entries.
-
-        Return whether there were any. Raises LeaseLost, LakeError, ReadingFailed.
+        """Read new entries and commit their rows. Return False if there are no new entries. Raises LeaseLost,
+        LakeError, ReadingFailed.
         """
         self._check_owner()
         batch = self.plan()
@@ -251,7 +251,6 @@ class LakePipeline:
         )
 
     def _fitting(self, reading: RowReading) -> RowReading:
-        """Rename columns that the table cannot store, if that option is set."""
         if not self._options.splits_columns:
             return reading
         fields = []
@@ -328,14 +327,12 @@ class LakePipeline:
         self._reload()
 
     def _renew_if_needed(self) -> None:
-        """Renew the lease after half of its duration, while there is nothing to write."""
         lease = self.state.progress.lease
         now_ms = self._now_ms()
         if lease.until_ms - now_ms < self._options.lease_ms // 2:
             self._put_lease(now_ms + self._options.lease_ms)
 
     def end(self) -> None:
-        """Release the lease, so that the next process can begin at once."""
         if self._state is not None and self.state.progress.lease.epoch == self._epoch:
             self._put_lease(0)
 

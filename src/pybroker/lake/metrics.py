@@ -52,7 +52,6 @@ class LakeMetrics:
         return families
 
     def serve(self, port: int, host: str = "127.0.0.1") -> int:
-        """Serve the metrics on this port, 0 for a free one. Return the port."""
         server, _ = start_http_server(port, host, self.registry)
         return int(server.server_port)
 

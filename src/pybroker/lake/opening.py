@@ -24,9 +24,8 @@ Readers of an older version have this time to finish.
 
 
 def open_table(settings: LakeSettings, topics: Sequence[str] = ()) -> LakeTable:
-    """Return the table, which need not exist yet.
-
-    `topics`: topics whose positions are loaded with the table (needed by Delta).
+    """Return the table of a pipeline, which need not exist yet. `topics` are the topics whose positions are loaded with
+    the table (needed by Delta).
     """
     if settings.format == "iceberg":
         from pybroker.lake.iceberg.iceberg_format import IcebergTable, open_catalog  # noqa: PLC0415  (half a second)

@@ -1,4 +1,4 @@
-"""Rules for deleting orphaned files, which belong to no version of a table."""
+"""Rules for deleting orphaned files: files in the directory of a table that belong to no version of it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def file_prefix(pipeline: str, epoch: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The rules for a pipeline whose current owner has the epoch `epoch`.
+    """The rules for a pipeline whose current lease has the number `epoch`.
 
-    A file of an earlier epoch may be deleted at once: its writer loaded the table before the current owner took over, so its commit
-    will always be refused. Any other file may belong to a pending commit, and is deleted by age only.
+    A file of an earlier epoch may be deleted at once, because the commit of its writer will be rejected. Any other file
+    may belong to a pending commit, and is deleted by age only.
     """
 
     pipeline: str
@@ -35,7 +35,7 @@ class Leftovers:
         return written_in is not None and written_in < self.epoch
 
     def epoch_of(self, location: str) -> int | None:
-        """Return the epoch in a file name; None for files of other writers."""
+        """Return the epoch in the name of a file; None for files of other writers."""
         name = location.rpartition("/")[2]
         found = re.match(rf"(?:snap-\d+-0-)?{re.escape(self.pipeline)}\.e(\d+)\.", name)
         return int(found.group(1)) if found else None

@@ -1,6 +1,6 @@
-"""Plain Parquet files with a log that lists the files of the table and the progress of pipelines.
+"""Tables of plain Parquet files, with a log that lists the files and the progress of pipelines.
 
-    data/...parquet                        data files; one that no log entry names is not part of the table
+    data/...parquet                        data files; a file that no log entry names is not part of the table
     _pybroker/log/00000000000000000042     changes of version 42, as JSON; created atomically if absent
     _pybroker/log/00000000000000000064.all complete state of version 64, where a reader begins
 
@@ -34,8 +34,6 @@ FORMAT_VERSION = 1
 
 @dataclass
 class _Log:
-    """The state of one version. `files` maps paths to [size, rows, partition]; `gone` maps removed paths to their removal time."""
-
     version: int = -1
     schema: str = ""
     partitioning: list[str] | None = None
@@ -56,7 +54,7 @@ class _Log:
 
 
 class ParquetTable(LakeTable):
-    """A directory or prefix on any fsspec target, bound to one pipeline name."""
+    """A directory or prefix on any fsspec target, for one pipeline."""
 
     def __init__(self, location: str, pipeline: str, options: dict[str, Any] | None = None) -> None:
         self.name = location
@@ -148,7 +146,7 @@ class ParquetTable(LakeTable):
         return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Delete files removed before `older_than_ms`, and log entries that a complete state has superseded."""
+        """Delete files removed before `older_than_ms`, and log entries that a later complete state replaces."""
         log: _Log = state.reference
         forgotten = [path for path, gone_ms in log.gone.items() if gone_ms < older_than_ms]
         if forgotten:
@@ -180,7 +178,7 @@ class ParquetTable(LakeTable):
             self._storage.delete(location)
 
     def data_files(self) -> list[str]:
-        """Return the locations of the newest version's files, for DuckDB, pandas or a pyarrow dataset."""
+        """Return the locations of the newest version's files, for readers such as DuckDB or pandas."""
         return [self._storage.location(file.location) for file in self.files(self.load())]
 
     def _put(self, version: int, entry: dict[str, Any]) -> None:

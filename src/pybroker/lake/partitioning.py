@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """Partitions by hour or day (UTC) of `column`. Rows without that time have a separate partition.
+    """Partitions by hour or day (UTC) of the time in `column`. Rows without a time have a separate partition.
 
     The number of a partition is its hours or days since 1970, as in Iceberg's transforms.
     """
@@ -27,7 +27,7 @@ class Partitioning:
     unit: Unit
 
     def value_text(self, value: int | None) -> str:
-        """Return the text for a partition in paths: `2026-11-23-04`, `2026-11-23`, or `null`."""
+        """Return the text for a partition number in paths: `2026-11-23-04`, `2026-11-23`, or `null`."""
         if value is None:
             return "null"
         moment = self.start_of(value)
@@ -40,7 +40,7 @@ class Partitioning:
         return f"{self.column}_{self.unit}={self.value_text(value)}"
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-        """Yield the rows of each partition, in order. A batch with a single partition is not copied."""
+        """Yield each partition number with its rows, in order."""
         times = batch.column(self.column)
         micros = pc.cast(times, pa.timestamp("us", tz="UTC")).cast(pa.int64())
         values = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), _MICROS[self.unit])

@@ -45,9 +45,10 @@ class Report:
 
 
 class LakeService:
-    """Runs one pipeline in the calling thread. `stop` may be called from any thread or a signal handler.
+    """Runs one pipeline in the calling thread.
 
-    After `stop`, the service finishes the current commit and releases the lease.
+    `stop` may be called from any thread or a signal handler: the service then finishes the current commit and releases
+    the lease.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class LakeService:
                 failures += 1
                 if failures >= MAX_FAILURES:
                     raise LakeError(
-                        f"the table's storage failed repeatedly: {error}. Check it and start the pipeline again"
+                        f"the table's storage failed repeatedly: {error}. Check the storage and start the pipeline again"
                     ) from error
                 logs.warning("lake.storage_failed", error=str(error), again_in_s=pause_s)
                 self._stopping.wait(pause_s)

@@ -1,7 +1,6 @@
-"""Progress of a pipeline (its read positions) and its lease, which are committed together with the rows.
+"""Progress of a pipeline (its read positions) and its lease. The commit that adds the rows also stores them.
 
-`Progress` is stored in the commit that adds the rows (as table properties, app transactions, or in a manifest). It is stored
-nowhere else, so it cannot disagree with the rows after a crash.
+They are stored nowhere else, so they agree with the rows after a crash.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ class ProgressUnreadable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right of one process to write as this pipeline. `epoch` increases with each owner; until `until_ms` (Unix
-    time) no other process begins.
+    """The right of one process to write under a pipeline name. `epoch` increases with each owner; until `until_ms`
+    (Unix time) no other process begins.
 
-    The clock only avoids wasted work. If a lease expires while its owner is alive, the owner loses its next commit but never a
-    row, because a commit is refused if the table has changed since its writer loaded it.
+    Correctness does not depend on the clock: a commit is rejected if the table has changed since its writer loaded it.
     """
 
     owner: str = ""
@@ -49,13 +47,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The position of each topic or partition up to which its rows are in the table, and the pipeline's lease."""
+    """The pipeline's lease, and the position of each topic or partition up to which its rows are in the table."""
 
     positions: Mapping[str, Place] = field(default_factory=dict)
     lease: Lease = field(default_factory=Lease)
 
     def moved(self, positions: Mapping[str, Place], lease: Lease) -> Progress:
-        """Return the progress with these new positions. Raises AssertionError if one would move back."""
+        """Return the progress with new positions and lease. Raises AssertionError if a position would move back."""
         for topic, place in positions.items():
             before = self.positions.get(topic)
             assert before is None or before <= place, f"{topic} would move back from {before} to {place}"
@@ -95,7 +93,9 @@ def lease_of(text: str) -> Lease:
         document = json.loads(text)
         return Lease(str(document["owner"]), int(document["epoch"]), int(document["untilMs"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise ProgressUnreadable(f"the lease in the table cannot be read ({error})") from error
+        raise ProgressUnreadable(
+            f"the lease in the table cannot be read ({error}): use another --name, or restore an older snapshot"
+        ) from error
 
 
 def check_pipeline_name(name: str) -> str:

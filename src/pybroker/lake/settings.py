@@ -132,9 +132,9 @@ _LEAST = {
 
 
 def load_settings(file: Path | None, overrides: Mapping[str, Any], *, needs_topics: bool = True) -> LakeSettings:
-    """Load settings from a TOML file and the command line (None: not set). Raises SettingsRefused.
+    """Load settings from a TOML file and the command line (`overrides`; None: not set). Raises SettingsRefused.
 
-    Without `needs_topics`, for commands that read no entries, the settings need no topic.
+    Without `needs_topics`, the settings need not name a topic.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}
@@ -188,7 +188,7 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         try:
             value = kind(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{option} {value!r} is not a number") from None
+            raise ValueError(f"{option} {value!r} is invalid: use a number") from None
     else:
         value = str(value)
     if name in _CHOICES and value not in _CHOICES[name]:

@@ -1,8 +1,8 @@
 """Files on any fsspec target, with an atomic write that fails if the file exists.
 
-The guarantee of `put_if_absent` depends on the target. A local file system uses a hard link, which holds between processes and
-across a power failure; object stores use a conditional write (s3fs, gcsfs and adlfs support it); memory holds within one
-process. Other targets raise OSError.
+The guarantee of `put_if_absent` depends on the target. A local file system uses a hard link, which holds between
+processes and across a power failure; object stores use a conditional write (s3fs, gcsfs and adlfs support it); memory
+is safe within one process. Other targets raise OSError.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StoredFile:
 
 
 class Storage:
-    """Files below one root, named by relative paths or by full locations."""
+    """Files below one root. A name is a path relative to the root, or a full location."""
 
     def __init__(self, root: str, options: dict[str, Any] | None = None) -> None:
         self._fs, self._root = fsspec.core.url_to_fs(root, **(options or {}))
@@ -75,7 +75,7 @@ class Storage:
         return content
 
     def read_rows(self, path: str, schema: pa.Schema) -> pa.Table:
-        """Read a Parquet file with the current columns. Columns that an older file lacks are null."""
+        """Read a Parquet file with the columns of `schema`. Columns that the file lacks are null."""
         with self.open(self.location(path)) as opened:
             rows = pq.read_table(opened, partitioning=None)
         columns = [
@@ -114,7 +114,6 @@ class Storage:
 
     @staticmethod
     def _link(target: Path, content: bytes) -> None:
-        """Write a temporary file and link it, so that the name appears with the whole content or not at all."""
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         with temporary.open("wb") as file:

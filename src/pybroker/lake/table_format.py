@@ -1,7 +1,7 @@
-"""The interface of table formats: load the state, write files, and commit against exactly that state.
+"""The interface of table formats: load the state of a table, write files, and commit against exactly that state.
 
-Invariant of each format: a commit succeeds only if the table has not changed since its state was loaded. Otherwise it
-changes nothing and raises `CommitConflict`. No format retries a commit.
+Invariant of each format: a commit succeeds only if the table has not changed since its state was loaded. Otherwise the
+commit changes nothing and raises `CommitConflict`. No format retries a commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CommitConflict(LakeError):
 
 
 class TableUnreachable(OSError):
-    """Catalog or storage failed. The commit may or may not have succeeded; reload the table to find out."""
+    """Catalog or storage failed. The commit may or may not have succeeded; load the table to find out."""
 
 
 class TableMissing(LakeError):
@@ -37,7 +37,7 @@ class TableMissing(LakeError):
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A complete data file that no commit contains yet. Picklable, because workers in other processes return it."""
+    """A complete data file that no commit contains yet. Can be pickled."""
 
     location: str
     """The location in the form that the table format commits: an absolute URL or path."""
@@ -88,14 +88,13 @@ class Change:
 
 
 class LakeTable(ABC):
-    """The interface of one table, bound to the pipeline that writes into it. Synchronous, not thread-safe."""
+    """The interface of one table, for the pipeline that writes into it. Synchronous, not thread-safe."""
 
     name: str
 
     def follow(self, topics: Iterable[str]) -> bool:
-        """Include the positions of these topics in states loaded later. Return whether any topic is new.
-
-        Formats that store all positions in one place need not do anything.
+        """Add topics whose positions later calls of `load` return. Return whether any topic is new. Formats that load
+        all positions do nothing.
         """
         return False
 
@@ -112,11 +111,13 @@ class LakeTable(ABC):
 
     @abstractmethod
     def check_columns(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> Sequence[Step]:
-        """Return the changes that `evolve` would make. Raises EvolutionRefused."""
+        """Return the changes that `evolve` would make for rows with the columns `wanted`. Raises EvolutionRefused."""
 
     @abstractmethod
     def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:
-        """Add or change columns for `wanted`, by the rules of `evolution`. Raises EvolutionRefused, CommitConflict."""
+        """Add or change columns of the table for rows with the columns `wanted`, by the rules of `evolution`. Raises
+        EvolutionRefused, CommitConflict.
+        """
 
     @abstractmethod
     def files(self, state: TableState) -> list[TableFile]: ...
@@ -126,12 +127,14 @@ class LakeTable(ABC):
 
     @abstractmethod
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Expire older versions beyond the newest `keep_versions`, with the files that only they need. Return their number."""
+        """Expire versions that are older than `older_than_ms` and not among the newest `keep_versions`, and delete the
+        files that only they need. Return the number of expired versions.
+        """
 
     @abstractmethod
     def orphans(self, state: TableState, older_than_ms: int) -> list[str]:
         """Return orphaned files, which belong to no version: changed before `older_than_ms`, or written by this
-        pipeline in an earlier epoch, so that their writer can no longer commit.
+        pipeline under an earlier lease, so that their writer can no longer commit.
         """
 
     @abstractmethod

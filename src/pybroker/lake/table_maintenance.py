@@ -1,7 +1,7 @@
 """Table maintenance: merges small files, expires old versions, and deletes orphaned files.
 
-It may run in the pipeline or in a separate process. A merge commits against the version that it has read. If another writer has
-committed meanwhile, the merge is committed on top of that, provided that its files are still in the table.
+It may run in the pipeline or in a separate process. If another writer commits during a merge, the merge is committed
+after it, provided that the merged files are still in the table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Done:
 
 
 def groups_to_merge(files: Sequence[TableFile], options: MaintenanceOptions) -> list[list[TableFile]]:
-    """Return groups of enough files with one partition and similar size. Each group becomes about one file.
+    """Return groups of files of one partition and similar size. Each group becomes about one file.
 
     Because of the size classes, a row is rewritten about log16(n) times over the lifetime of a table instead of at each
     merge.
@@ -87,7 +87,7 @@ class Maintenance:
         self._options = options
 
     def merge(self) -> Done:
-        """Merge small files, with one commit per group. Skip groups with files that another writer has removed."""
+        """Merge small files, with one commit for each group. Skip groups with files that another writer has removed."""
         done = Done()
         state = self._table.load()
         for group in groups_to_merge(self._table.files(state), self._options):

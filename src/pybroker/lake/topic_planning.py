@@ -31,7 +31,7 @@ class TopicSelection:
 
 
 class SourcePlanner(Planner):
-    """A planner over one EntrySource, which it owns."""
+    """Determines topics and entries with an EntrySource, which it owns."""
 
     def __init__(
         self,
@@ -80,10 +80,8 @@ class SourcePlanner(Planner):
         return self._renames
 
     def show_progress(self, subscription: str, positions: Mapping[str, Place]) -> None:
-        """Move the cursor of the durable subscription that shows the backlog, and retains entries that are not in the
-        table yet.
-
-        Failures are logged only; the next commit moves the cursor again.
+        """Move the cursor of the durable subscription whose backlog is the pipeline's backlog, and which retains
+        entries that are not in the table yet. A failure is only logged; the next commit moves the cursor again.
         """
         for topic, place in positions.items():
             if self._shown.get(topic) == place:

@@ -42,7 +42,7 @@ _idle = IdleSources(MAX_IDLE_SOURCES)
 
 @dataclass(frozen=True)
 class TypedRows:
-    """A conversion of entries to typed rows. It opens a source in the process that uses it."""
+    """The conversion of entries to typed rows. Opens an entry source in the process that uses it."""
 
     where: SourceOptions
     reading: TypedReading
@@ -68,10 +68,11 @@ def close_idle_sources() -> None:
 def reading_maker(
     settings: LakeSettings, where: SourceOptions
 ) -> Callable[[EntrySource, Sequence[str]], tuple[TypedRows, dict[str, str]]]:
-    """Return a function that creates the conversion by the newest schema of the topics, and returns the renames:
-    declared ones and Avro aliases.
+    """Return a function that creates the row conversion by the newest schema of the topics, and returns it with the
+    column renames: declared renames and Avro aliases.
 
-    It is called after the ends of the topics are known, so no row is decoded with a schema older than its own.
+    Call the function after the ends of the topics are known, so that no row is decoded with a schema older than its
+    own.
     """
 
     def make(source: EntrySource, topics: Sequence[str]) -> tuple[TypedRows, dict[str, str]]:
@@ -93,7 +94,6 @@ def reading_maker(
 
 
 def _columns(settings: LakeSettings, info: SchemaInfo | None, mode: ValueMode) -> pa.Schema:
-    """Return the requested columns, which always include the partition column."""
     payload = {field.name: field for field in fields_of(info, mode)}
     names: list[str] = []
     for name in settings.columns or (ALL_OF_THE_SCHEMA, *METADATA_COLUMNS):

@@ -1,4 +1,4 @@
-"""Workers that read and write the shares of a commit: threads of this process. `pipelines` has workers as Spark tasks."""
+"""Workers that read and write the shares of a commit in threads. `pipelines` has workers that are Spark tasks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pybroker.reading.positions import EntryRange
 
 
 class RowReading(Protocol):
-    """The conversion of entries to rows. Picklable; opens its resources in the process that uses it."""
+    """The conversion of entries to rows. Can be pickled; opens its resources in the process that uses it."""
 
     @property
     def schema(self) -> pa.Schema: ...
 
     def rows(self, entries: Sequence[EntryRange]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of exactly these entries. Raises ReadingFailed; an incomplete read never counts as the end."""
+        """Yield the rows of exactly these entries. Raises ReadingFailed if not all entries can be read."""
 
 
 @dataclass(frozen=True)
 class RenamedRows:
-    """A row conversion that returns the rows of another one with other column names."""
+    """The rows of another conversion with other column names."""
 
     inner: RowReading
     schema: pa.Schema
@@ -47,14 +47,16 @@ class Workers(ABC):
     def write(
         self, layout: FileLayout, reading: RowReading, shares: Sequence[Sequence[EntryRange]]
     ) -> list[WrittenFile]:
-        """Write and return the files of all shares. If a share fails, the files of the others are deleted or left to cleaning."""
+        """Write and return the files of all shares. If a share fails, the files of the others are deleted, now or by
+        maintenance.
+        """
 
     def close(self) -> None:  # noqa: B027  (a cluster's workers are not ours to end)
         ...
 
 
 class ThreadWorkers(Workers):
-    """Threads of this process: Arrow, zstd and checksums release the interpreter lock."""
+    """Workers in threads of this process: Arrow, zstd and checksums release the interpreter lock."""
 
     def __init__(self, count: int) -> None:
         self.count = count

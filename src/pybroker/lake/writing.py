@@ -26,7 +26,7 @@ ROW_GROUP_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Location and format of data files. Picklable."""
+    """Location and format of data files. Can be pickled."""
 
     data_location: str
     schema: pa.Schema
@@ -41,9 +41,9 @@ class FileLayout:
 
 
 class FileWriter:
-    """Writes batches. `finish` returns the files, `abandon` deletes them.
+    """Writes batches to files. `finish` returns the files, `abandon` deletes them.
 
-    Invariant: `finish` returns closed files only; all others are deleted or left to cleaning.
+    Invariant: `finish` returns only closed files; other files are deleted, now or by maintenance.
     """
 
     def __init__(self, layout: FileLayout, source_schema: pa.Schema) -> None:
@@ -104,8 +104,6 @@ def write_files(layout: FileLayout, schema: pa.Schema, batches: Iterable[pa.Reco
 
 
 class _OpenFile:
-    """A Parquet file being written. Buffers rows into row groups of a useful size."""
-
     def __init__(self, layout: FileLayout, storage: Storage, partition: int | None) -> None:
         directory = "" if layout.partitioning is None else layout.partitioning.path(partition) + "/"
         self._location = storage.location(f"{directory}{layout.prefix}.{uuid.uuid4().hex}.parquet")
@@ -159,8 +157,8 @@ class _OpenFile:
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
-    """Return the columns for which Parquet should try a dictionary. For payloads and ids, trying would cost a third of
-    the write time without benefit.
+    """Return the columns for which Parquet tries a dictionary. For payloads and ids, a trial would cost a third of the
+    write time without benefit.
     """
     repeating = [
         field.name
@@ -172,8 +170,6 @@ def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
 
 
 class _Projection:
-    """Converts batches from the reader's columns to the file's: same names, file types, null for missing columns."""
-
     def __init__(self, source: pa.Schema, target: pa.Schema) -> None:
         unknown = [name for name in source.names if name not in target.names]
         assert not unknown, f"columns {unknown} are read but not in the table: it should have been evolved first"

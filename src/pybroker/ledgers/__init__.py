@@ -1,4 +1,3 @@
-"""The interfaces of ledger storage: `ledger_store.py` and `cursor_store.py`. `memory_store.py` implements both in memory.
-
-`local_store` implements both on local files.
+"""The interfaces of ledger storage: `ledger_store.py` and `cursor_store.py`. `memory_store.py` implements both in
+memory, `local_store` on local files.
 """

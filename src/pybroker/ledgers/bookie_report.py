@@ -1,6 +1,4 @@
-"""The condition of the bookies of a ledger store on BookKeeper, as `explain`, metrics and health checks show it. Values
-only.
-"""
+"""The condition of the bookies on which a broker stores ledgers, as `explain`, metrics and health checks show it."""
 
 from __future__ import annotations
 
@@ -52,13 +50,12 @@ class BookiesReport(NamedTuple):
 
     @property
     def writable_count(self) -> int:
-        """Return the number of bookies that can be part of new ensembles."""
         writable = (BookieCondition.USABLE, BookieCondition.QUARANTINED)
         return sum(each.condition in writable for each in self.bookies)
 
     @property
     def refusal(self) -> str | None:
-        """Return why no ledger can be created; None if there are enough bookies."""
+        """Return the reason why no ledger can be created; None if there are enough bookies."""
         if self.writable_count >= self.needed:
             return None
         return (

@@ -1,4 +1,4 @@
-"""The interface of cursor stores: durable state of a subscription's acknowledgements.
+"""The interface of cursor stores: durable storage of the acknowledgements of subscriptions.
 
 A cursor's state is a snapshot plus the deltas after it, both opaque bytes here (`managed_ledger/cursor_state.py`
 encodes them). Deltas are durable in the order in which they are written. The store asks for a new snapshot when it
@@ -23,7 +23,7 @@ class CursorOwner(ABC):
 
     @abstractmethod
     def snapshot(self) -> bytes:
-        """Return the whole state, with every delta passed to the store before this call."""
+        """Return the whole state of the cursor, including every delta that was passed to the store before."""
 
 
 class CursorLedger(NamedTuple):
@@ -42,37 +42,36 @@ class CursorStore(ABC):
 
     @property
     def needs_whole_states(self) -> bool:
-        """Whether each record that is passed to `append_delta` must contain the whole state of the cursor."""
+        """Whether each record passed to `append_delta` must contain the whole state of the cursor."""
         return False
 
     def state_bytes(self, _cursor_id: str) -> int:
-        """Return the size in bytes of the last stored state; 0 if the store does not limit sizes."""
+        """Return the size in bytes of the stored state of a cursor; 0 if the store does not limit sizes."""
         return 0
 
     def write_wait_ms(self, _cursor_id: str) -> float | None:
-        """Return for how many milliseconds a write of the cursor has been in flight; None without one, or if it is
-        unknown. No IO.
-        """
+        """Return the milliseconds since the present write of the cursor began; None without one, or if unknown. No IO."""
         return None
 
     def ledger_of(self, _cursor_id: str) -> CursorLedger | None:
-        """Return the ledger with the states of an attached cursor; None if this store has no such ledgers. No IO."""
+        """Return the ledger to which the states of a loaded cursor are written; None if this store has no such ledgers.
+        No IO.
+        """
         return None
 
     @abstractmethod
     async def load(self, cursor_id: str) -> tuple[bytes | None, list[bytes]]:
-        """Return the last snapshot (None without one) and the deltas after it, oldest first."""
+        """Return the stored snapshot of a cursor (None without one) and the deltas after it, oldest first."""
 
     @abstractmethod
     def attach(self, cursor_id: str, owner: CursorOwner) -> None:
-        """Register `owner`, which provides snapshots of the cursor from now on."""
+        """Register the loaded cursor `owner`, from which the store requests snapshots from now on."""
 
     @abstractmethod
     async def detach(self, cursor_id: str, *, is_changed: bool = False) -> None:
-        """Write a last snapshot if there were deltas since the previous one, and remove the owner. Unknown ids are
-        ignored.
-
-        `is_changed`: the owner's state has changes that are in no delta, so only the snapshot can store them. Raises StoreError.
+        """Store a last snapshot if there were deltas since the previous one, and remove the cursor's owner. Unknown ids
+        are ignored. `is_changed`: the owner has changes that no delta contains, so that a snapshot is needed. Raises
+        StoreError.
         """
 
     @abstractmethod
@@ -81,4 +80,4 @@ class CursorStore(ABC):
 
     @abstractmethod
     async def delete(self, cursor_id: str) -> None:
-        """Delete the cursor durably. Unknown ids are ignored."""
+        """Delete the stored state of the cursor durably. Unknown ids are ignored."""

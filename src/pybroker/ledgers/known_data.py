@@ -24,7 +24,6 @@ class MissingData(StoreError):
     """Files of stored data are missing or truncated. The start has changed nothing."""
 
     def __init__(self, text: str) -> None:
-        """`text`: the missing files or entries."""
         super().__init__(f"{text}. {HOW_TO_GO_ON}")
         self.what = text
 
@@ -66,7 +65,9 @@ def encode_mark(mark: StoreMark) -> bytes:
 
 
 def decode_mark(data: bytes | None) -> StoreMark:
-    """Return an empty mark, which proves nothing, for None and for a mark that this version cannot read."""
+    """Decode a stored mark. Return an empty mark, which proves nothing, for None and for a mark that this version
+    cannot read.
+    """
     if data is None:
         return StoreMark()
     try:

@@ -1,4 +1,4 @@
-"""Properties (custom metadata) of ledgers on a shared store: the application, part, topic and cluster to which a ledger
+"""Properties (custom metadata) of ledgers on BookKeeper: the application, part, topic and cluster to which a ledger
 belongs.
 
 The first three are Pulsar's. Java brokers do not write the other two. With them, the cluster's leader recognizes
@@ -26,9 +26,7 @@ _MANAGED_LEDGER_COMPONENT = b"managed-ledger"
 
 
 def cluster_properties(cluster_name: str) -> dict[str, bytes]:
-    """Return the properties that pybroker gives to every ledger of a topic or cursor of the cluster. Only ledgers with
-    all of them can count as orphaned ledgers of the cluster.
-    """
+    """Return the properties that pybroker gives to every ledger of a topic or cursor of the cluster."""
     return {APPLICATION: _PULSAR, COMPONENT: _MANAGED_LEDGER_COMPONENT, CLUSTER: cluster_name.encode()}
 
 
@@ -41,7 +39,9 @@ class ClusterMark:
 
     @classmethod
     def of_age(cls, cluster_name: str, min_age_ms: int) -> ClusterMark:
-        """Return a mark for ledgers that count as orphaned from an age of `min_age_ms` milliseconds on."""
+        """Return the mark for the ledgers of a cluster whose orphaned ledgers are deleted from the age `min_age_ms`
+        (milliseconds) on.
+        """
         return cls(cluster_name, min_age_ms // AGE_FACTOR)
 
     def properties(self) -> dict[str, bytes]:
@@ -49,13 +49,13 @@ class ClusterMark:
 
 
 def managed_ledger_properties(mark: ClusterMark, managed_ledger: str) -> dict[str, bytes]:
-    """Return the properties of a ledger of `managed_ledger`, which is the name in the path of the managed ledger info."""
+    """Return the properties of a ledger of the managed ledger with this name."""
     return {**cluster_properties(mark.cluster_name), **mark.properties(), MANAGED_LEDGER: managed_ledger.encode()}
 
 
 def named_within_ms(properties: Mapping[str, bytes]) -> int | None:
-    """Return the time in milliseconds within which the creator of a ledger with these properties lists it in metadata;
-    None if the properties do not state it.
+    """Return the time in milliseconds within which the creator of a ledger must list it in metadata, from the ledger's
+    properties; None if they do not state it.
     """
     text = properties.get(NAMED_WITHIN, b"")
     return int(text) if text.isdigit() and len(text) <= MAX_DIGITS else None

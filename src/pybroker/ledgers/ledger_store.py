@@ -53,10 +53,8 @@ class AppendListener(ABC):
 
     @abstractmethod
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
-        """Handle the result of `runs`, which belong to this listener and are in append order. They are durable if
-        `error` is None.
-
-        With AppendUnknown the runs may be stored; with any other error they are not.
+        """Handle the result of appends of this listener, in order. Without `error` the entries are durable. After
+        AppendUnknown they may be stored; after any other error they are not.
         """
 
 
@@ -76,10 +74,8 @@ class LedgerDescription(NamedTuple):
 
 
 class AppendRun:
-    """Entries of one producer that arrived together: consecutive entry ids of one ledger.
-
-    The unit of the publish path: the messages of one read of a socket share its cost. `context` belongs to the owner (producer and
-    sequence ids); the store never uses it.
+    """Entries of one producer that arrived together: consecutive entry ids of one ledger. `context` belongs to the
+    owner (producer and sequence ids); the store never uses it.
     """
 
     __slots__ = (
@@ -113,8 +109,8 @@ class AppendRun:
         self.context = context
 
     def divided(self, entry_count: int, contexts: tuple[object, object]) -> tuple[AppendRun, AppendRun]:
-        """Divide the run: return a run with the first `entry_count` entries and a run with the rest, each with its
-        context.
+        """Return the run in two parts: the first `entry_count` entries, and the others, each with one of the
+        `contexts`.
         """
         counts, parts = self.message_counts, (self.payloads[:entry_count], self.payloads[entry_count:])
         first, second = (sum(map(len, part)) for part in parts)
@@ -200,23 +196,21 @@ class LedgerIndex(ABC):
 
     @abstractmethod
     async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals | None:
-        """Return the totals of the entries 0 to `entry_id` - 1; None if they are unknown.
-
-        Entries with damaged columns count as one message each. Raises NoSuchLedger, StoreError.
+        """Return messages and bytes of all entries before `entry_id`; None if they are unknown. Entries of damaged
+        blocks count as one message each. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod
     async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int | None:
-        """Return the number of messages in these entries, which exist; None if it is unknown.
-
-        Entries with damaged columns count as one message each. Raises NoSuchLedger, StoreError.
+        """Return the number of messages in these existing entries; None if it is unknown. Entries of damaged blocks
+        count as one message each. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int] | None:
-        """Return a range of entry ids [low, high) to search for the first entry that was published at or after
-        `publish_time_ms`; if none of them was, the result is `high`. None if nothing is known, so that all entries must
-        be searched.
+        """Return a range of entry ids [low, high) in which to search the first entry that was published at
+        `publish_time_ms` (milliseconds since 1970) or later; without one, the result of the search is `high`. Return
+        None if all entries must be searched.
 
         Publish times come from clients, whose clocks differ. Where they do not increase, the range contains the entry
         that a bisection over the blocks finds.
@@ -224,10 +218,8 @@ class LedgerIndex(ABC):
 
     @abstractmethod
     async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
-        """Return the positions at which the ledger can be split, ascending, at least that many payload bytes apart; none if the
-        store has none.
-
-        The positions of a sealed ledger never change; an open ledger only gets more of them. Raises NoSuchLedger,
+        """Return the positions at which bulk readers can split the ledger, ascending, at least `spacing_bytes` of
+        payload apart; none if the store has none. An open ledger only gets more of them. Raises NoSuchLedger,
         StoreError.
         """
 
@@ -253,14 +245,13 @@ class LedgerFiles(ABC):
 
     @abstractmethod
     async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
-        """Return the location of these entries in the ledger's file, or of the first of them up to the end of the file;
-        None if the first entry is not in a file. The location does not change until the ledger is deleted. Raises
-        NoSuchLedger, StoreError.
+        """Return the location of these entries in the ledger's file, or of as many of them as are in the file; None if
+        the first one is not. The location is valid until the ledger is deleted. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod
     async def with_file(self, ledger_id: int, work: Callable[[LedgerFile], T]) -> T:
-        """Run `work` with the ledger's open file, in a thread for bulk reads, and return its result. Raises
+        """Call `work` with the ledger's open file, in a thread for bulk reads, and return its result. Raises
         NoSuchLedger, StoreError.
         """
 
@@ -296,7 +287,7 @@ class LedgerStore(ABC):
         return None
 
     def append_wait(self, _ledger_id: int) -> AppendWait | None:
-        """Return which entries of an open ledger wait for bookies; None without any. No IO."""
+        """Return the entries of an open ledger that wait for bookies; None without any. No IO."""
         return None
 
     @abstractmethod
@@ -306,35 +297,33 @@ class LedgerStore(ABC):
         owner: str = "",
         compacted_up_to: Position | None = None,
     ) -> int:
-        """Open a new ledger for appends and return its id, which is larger than every earlier id of the owner.
+        """Create a ledger and return its id, which is larger than every earlier id of the owner.
 
-        `owner` is the path of the managed ledger, `compacted_up_to` the last entry that the compacted view covers. A remote
-        store records all three, so that a lost ledger can be attributed.
+        `owner` is the path of the managed ledger, `compacted_up_to` the last entry that a compacted view covers.
+        BookKeeper records all arguments, so that a lost ledger can be attributed.
         """
 
     async def described(self, _ledger_ids: Sequence[int]) -> dict[int, LedgerDescription]:
-        """Return the metadata of those ledgers that have some. Raises StoreError."""
+        """Return the metadata of these ledgers by id, as far as it exists. Raises StoreError."""
         return {}
 
     def may_be_named(self, ledger_id: int) -> bool:
-        """Return whether metadata may list the new ledger, which no metadata lists yet.
+        """Return whether a new ledger may still be listed in metadata. If not, the owner discards it and creates
+        another one.
 
-        A shared store deletes ledgers that stay unlisted. The owner of the ledger asks before it stores the list, and
-        again when the list is stored, before the first append. If the result is False, the owner discards the ledger
-        and uses another one.
+        A shared store deletes ledgers that stay unlisted. The owner asks before it stores the list, and again when the
+        list is stored, before the first append.
         """
         return True
 
     @abstractmethod
     def append(self, run: AppendRun) -> None:
-        """Store `run`, and call `run.listener.append_completed` later, never inside this call.
-
-        Raises StorageFull while `refusal` returns a reason: nothing was stored then, and the ledger can continue afterwards.
+        """Store `run`, and call `run.listener.append_completed` later, never inside this call. Raises StorageFull while
+        `refusal` returns a reason: nothing was stored then, and the ledger can continue afterwards.
         """
 
     def refusal(self) -> str | None:
-        """Return why appends are refused, for example because the disk is full; None if they are accepted.
-
+        """Return the reason why appends are refused, for example because the disk is full; None if they are accepted.
         Called for every append: no IO.
         """
         return None
@@ -342,21 +331,21 @@ class LedgerStore(ABC):
     @abstractmethod
     def read_buffered(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Return entries that are in memory, from `first_entry_id` on; None if that entry is not. They may include
-        appended entries that are not durable yet: the caller must not request entries that have not been reported as
-        durable.
+        entries that are not durable yet: the caller must not request entries that have not been reported as durable.
         """
 
     @abstractmethod
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
-        """Return up to `max_entries` entries and about `max_bytes` bytes, at least one entry, from `first_entry_id` on.
+        """Return entries from `first_entry_id` on: at least one, at most `max_entries`, and about `max_bytes`. They end
+        in front of a damaged entry.
 
-        Stops in front of a damaged entry. Raises DamagedEntries if the entry `first_entry_id` is damaged, with all
-        consecutive unreadable entries; NoSuchLedger; and StoreError if the entry does not exist or cannot be read now.
+        Raises DamagedEntries if the first entry is damaged, with all consecutive unreadable entries; NoSuchLedger; and
+        StoreError if the entry does not exist or cannot be read now.
         """
 
     @abstractmethod
     async def seal(self, ledger_id: int) -> LedgerSummary:
-        """Close the ledger for appends permanently, and return its final totals. Idempotent.
+        """Refuse further appends to the ledger permanently, and return its final totals. Idempotent.
 
         Appends in flight complete first, perhaps as unknown. Another owner may have closed the ledger: it may then
         contain more entries than were reported as stored. Raises StoreError while the contents cannot be decided.
@@ -364,10 +353,7 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def recover(self, ledger_id: int) -> LedgerSummary:
-        """Fence and seal a ledger that an earlier run left open, and return its final totals.
-
-        The ledger may be sealed already.
-        """
+        """Fence and seal a ledger that an earlier run may have left open, and return its final totals."""
 
     @abstractmethod
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -378,23 +364,20 @@ class LedgerStore(ABC):
         """Return the ids of all ledgers, ascending."""
 
     def is_own(self, ledger_id: int) -> bool:
-        """Return whether this broker or its cluster has created the ledger. Only then may the ledger be recovered or
-        deleted although no metadata lists it. Any other ledger belongs to another broker, which may be writing to it
-        and list it later.
+        """Return whether this broker or its cluster has created the ledger, so that it may be recovered or deleted if
+        no metadata lists it. Another broker may be writing to any other ledger, and list it later.
         """
         return False
 
     def is_name_certain(self, ledger_id: int) -> bool:
-        """Return whether a deletion of this ledger, which an earlier run created, cannot be lost.
-
-        False if deletions are not synced: after a power failure, a ledger may exist again that no metadata lists any
-        more.
+        """Return whether a deletion of this ledger, which an earlier run created, is certainly durable. If not, the
+        ledger may exist after a power failure although no metadata lists it any more.
         """
         return True
 
     def is_id_given(self, ledger_id: int) -> bool:
-        """Return whether an earlier run may have assigned this id. If not, metadata with the id is newer than the
-        store's files.
+        """Return whether an earlier run may have assigned this ledger id. If not, metadata with the id is newer than
+        the store's files.
         """
         return True
 
@@ -407,7 +390,6 @@ class LedgerStore(ABC):
         return {}
 
     def histograms(self) -> dict[str, Buckets]:
-        """Return the store's histograms by metric name."""
         return {}
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A ledger of the local store that has no index on disk yet: its state, its buffered entries, and the extent of its
+"""A ledger of the local store that has no index on disk yet: its state, its buffered entries, and the end of its
 segment file.
 
 Invariants: the entries of a ledger are its committed extent, then `writing` (a checkpoint is moving them), then
@@ -73,7 +73,7 @@ class EntryBuffer:
         self.first_entry_id = min(self.first_entry_id, end_entry_id)
 
     def totals_before(self, entry_id: int) -> tuple[int, int]:
-        """Return the messages and bytes of the buffered entries in front of `entry_id`."""
+        """Return the number of messages and bytes of the buffered entries before `entry_id`."""
         known = len(self._messages_before) - 1
         if known < len(self.payloads):
             counts, lengths = self.message_counts[known:], map(len, self.payloads[known:])
@@ -88,8 +88,8 @@ class EntryBuffer:
         return sum([counts[entry_id - first] for entry_id in here])
 
     def find_publish_time(self, publish_time_ms: int, publish_time_of: PublishTimeOf) -> int:
-        """Return the id of the first entry that was published at or after that time, by bisection; the id after the
-        last entry if there is none.
+        """Return the id of the first entry that was published at `publish_time_ms` (milliseconds since 1970) or later,
+        by bisection; the id after the last entry if there is none.
         """
 
         def time_of(payload: bytes) -> int:
@@ -101,7 +101,9 @@ class EntryBuffer:
         return self.first_entry_id + bisect_left(self.payloads, publish_time_ms, key=time_of)
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
-        """Return entries from `first_entry_id` on, which must be in this buffer, until `max_bytes` are reached."""
+        """Return entries from `first_entry_id` on, which must be in this buffer: at most `max_entries`, and about
+        `max_bytes`.
+        """
         start = first_entry_id - self.first_entry_id
         payloads = self.payloads[start : start + max_entries]
         counts = self.message_counts[start : start + max_entries]
@@ -152,7 +154,7 @@ class LiveLedger:
 
     @property
     def unstored_bytes(self) -> int:
-        """Return the number of payload bytes in memory that no committed checkpoint has written."""
+        """Return the payload bytes in memory that no checkpoint has written."""
         return self.buffer.size_bytes + (0 if self.writing is None else self.writing.size_bytes)
 
     @property
@@ -175,7 +177,7 @@ class LiveLedger:
         return copy
 
     def fence(self, first_refused_id: int) -> None:
-        """Remove the entries from `first_refused_id` on, which the journal refused."""
+        """Remove the entries from `first_refused_id` on, which the journal refused, and accept no more."""
         self.set_state(LedgerState.FENCED)
         self.has_refused = True
         self.buffer.cut(first_refused_id)
@@ -184,9 +186,8 @@ class LiveLedger:
         self.next_entry_id = min(self.next_entry_id, first_refused_id)
 
     def freeze(self) -> EntryBuffer | None:
-        """Move the buffered entries to `writing`, for a checkpoint.
-
-        Later appends use a new buffer. None without entries.
+        """Move the buffered entries to `writing` and return them, for a checkpoint; None without entries. Later appends
+        use a new buffer.
         """
         assert self.writing is None, "one checkpoint at a time"
         if self.buffer.payloads:
@@ -195,9 +196,7 @@ class LiveLedger:
         return self.writing
 
     def moved(self, extent: LedgerExtent, index: SegmentIndex) -> None:
-        """Record that the checkpoint that wrote `writing` is committed: use the new extent and index, and free the
-        entries.
-        """
+        """Free the entries in `writing`, because a checkpoint has committed them, and use the new extent and index."""
         assert self.writing is None or extent.entry_count == self.writing.end_entry_id, (
             "the checkpoint wrote another run"
         )
@@ -213,7 +212,7 @@ class LiveLedger:
         return None
 
     def totals_before(self, entry_id: int) -> LedgerTotals:
-        """Return the totals of the entries in front of `entry_id`, which is no longer in the segment file."""
+        """Return the messages and bytes of all entries before `entry_id`, which is still in memory."""
         assert entry_id >= self.extent.entry_count
         messages, size_bytes = self.extent.message_count, self.extent.size_bytes
         for buffer in self._buffers():
@@ -226,7 +225,6 @@ class LiveLedger:
         return sum(buffer.message_count_of(entry_ids) for buffer in self._buffers())
 
     def publish_time_span(self, publish_time_ms: int) -> tuple[int, int]:
-        """Implement `LedgerIndex.publish_time_span`. The index must be loaded."""
         end = self.extent.entry_count
         if end:
             low, high = self.index.publish_time_span(publish_time_ms, end)

@@ -39,7 +39,7 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
         self._waiting: list[tuple[AppendRun, StoreError | None]] = []
 
     def copied(self) -> Self:
-        """Return a store with a copy of the contents, as a process finds them after a crash, including unconfirmed
+        """Return a store with a copy of the contents, as a process finds them after a crash. It includes unconfirmed
         appends.
         """
         copy = type(self)(self._publish_time_of)
@@ -147,7 +147,7 @@ class MemoryCursorStore(CursorStore):
         self._owners: dict[str, CursorOwner] = {}
 
     def copied(self) -> MemoryCursorStore:
-        """Return a store with a copy of the contents, without changes that owners have not written."""
+        """Return a store with a copy of the stored states, as a process finds them after a crash."""
         copy = MemoryCursorStore()
         copy._cursors = {cursor_id: (snapshot, list(deltas)) for cursor_id, (snapshot, deltas) in self._cursors.items()}
         return copy

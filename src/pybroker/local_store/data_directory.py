@@ -1,9 +1,8 @@
-"""Exclusive use of a data directory by one process and one user.
+"""The lock of a data directory, which one process of one user may use at a time.
 
-Invariants: while a process has a `DataDirectoryLock`, no other broker opens the directory. The directory itself is
-locked too, so replacing the file `LOCK` does not help. The kernel releases the locks when the process ends, so a crash
-needs no cleanup. Only the owner can read the directory. A directory with foreign files is refused, because the broker
-would change their permissions.
+The directory itself is locked too, so replacing the file `LOCK` does not help. The kernel releases the locks when the
+process ends. Only the owner can read the directory. A directory with foreign files is refused, because the broker would
+change their permissions.
 """
 
 from __future__ import annotations
@@ -158,10 +157,8 @@ def _require_own(directory: Path) -> None:
 
 
 def write_run_id(directory: Path, chance: Random) -> str:
-    """Write a new random id of this run into the directory, and return it. Raises OSError.
-
-    A tool that reads the same id from the broker's REST API and from the directory knows that the directory is the
-    broker's and no copy.
+    """Write a new random id of this run into the data directory, and return it. A tool that reads the same id from the
+    broker's REST API knows that the directory is the broker's and no copy. Raises OSError.
     """
     run_id = f"{chance.getrandbits(128):032x}"
     descriptor = os.open(
@@ -175,10 +172,10 @@ def write_run_id(directory: Path, chance: Random) -> str:
 
 
 def is_copied_directory(directory: Path) -> bool:
-    """Return whether the files were copied since a broker last used the directory; False if that is unknown.
+    """Return whether the files were copied since a broker last used the directory, by their inode numbers; False if
+    that is unknown. A file system snapshot does not count as a copy. Raises OSError.
 
-    A copy of a directory in use contains files of different moments, so data may be missing without a trace. The check
-    compares inode numbers, which a file system snapshot preserves. Raises OSError.
+    A copy of a directory in use contains files of different moments, so data may be missing without a trace.
     """
     try:
         with (directory / DIRECTORY_MARK_NAME).open("rb") as file:
@@ -190,7 +187,7 @@ def is_copied_directory(directory: Path) -> bool:
 
 
 def write_directory_mark(directory: Path) -> None:
-    """Record the inode numbers of the directory, by which `is_copied_directory` detects a copy. Raises OSError."""
+    """Record the inode numbers of the data directory, by which `is_copied_directory` detects a copy. Raises OSError."""
     path = directory / DIRECTORY_MARK_NAME
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE)
     try:
@@ -203,8 +200,8 @@ def write_directory_mark(directory: Path) -> None:
 
 
 def keep_to_owner(directory: Path) -> None:
-    """Remove all permissions of other users from the files in the directory, which earlier versions created with them.
-    Raises OSError for files of other users.
+    """Remove the permissions of other users from the files in the data directory. Raises OSError for files of other
+    users.
     """
     for path in directory.iterdir():
         mode = path.lstat().st_mode

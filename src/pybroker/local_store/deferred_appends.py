@@ -1,4 +1,4 @@
-"""Queues of appends that wait because memory or journal is at its limit. Pure.
+"""Queues of appends that wait because the memory limit or the journal's size limit is reached. Pure.
 
 The runs of one owner are released in order, even across ledgers: an entry of the next ledger must not become durable
 and visible before the rest of the previous one. Owners are served round robin.
@@ -23,7 +23,7 @@ class DeferredAppends:
         return self._count
 
     def holds(self, owner: AppendListener) -> bool:
-        """Return whether runs of `owner` are deferred. If so, the owner's next run must be deferred too."""
+        """Return whether appends of `owner` wait. If so, the owner's next append must wait too."""
         return owner in self._rows
 
     def hold(self, run: AppendRun) -> None:
@@ -31,7 +31,9 @@ class DeferredAppends:
         self._count += 1
 
     def release(self, may_go: Callable[[AppendRun], bool]) -> Iterator[AppendRun]:
-        """Remove and yield runs, one per owner in turn, until `may_go` returns False for the next run of each owner."""
+        """Remove and yield waiting appends, one per owner in turn, until `may_go` returns False for the next append of
+        each owner.
+        """
         turns = deque(self._rows)
         while turns:
             owner = turns.popleft()
@@ -62,7 +64,6 @@ class DeferredAppends:
         return taken
 
     def take_all(self) -> list[AppendRun]:
-        """Remove and return all runs. The runs of one owner stay in order."""
         runs = [run for row in self._rows.values() for run in row]
         self._rows.clear()
         self._count = 0

@@ -1,10 +1,9 @@
-"""The free-space limit for appends, and a reserve file that keeps space for acknowledgements.
+"""The free disk space that appends need, and a reserve file that keeps space for acknowledgements.
 
 Operation: the store accepts appends while the file system has `min_free_bytes` more than the journal bytes that are not
 yet in segment files, so every entry with a receipt can reach its segment. Free space is measured at intervals, and
 after every journal file and checkpoint. If a write fails for lack of space, the store deletes the reserve file, so that
-cursor records, checkpoints and metadata can still be written. It allocates the file again when space is available; this
-also proves that a quota, which free-space figures do not show, permits writes.
+cursor records, checkpoints and metadata can still be written.
 
 Invariant: appends are refused while the reserve file does not exist.
 
@@ -115,8 +114,8 @@ class StorageSpace:
         self._look()
 
     def start(self, unstored_bytes: Callable[[], int], on_change: Callable[[], None]) -> None:
-        """Start to measure. `unstored_bytes` returns the bytes not yet in segment files; `on_change` is called when
-        appends become refused or accepted.
+        """Start to measure at intervals. `unstored_bytes` returns the bytes not yet in segment files; `on_change` is
+        called when appends become refused or accepted.
         """
         self._unstored_bytes = unstored_bytes
         self._on_change = on_change
@@ -150,11 +149,13 @@ class StorageSpace:
             self.free_bytes, self.total_bytes = figures.free_bytes, figures.total_bytes
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Return whether a write of this size leaves the required free space."""
+        """Return whether the required free space remains after a write of `size_bytes`."""
         return self.free_bytes - size_bytes >= self._needed_bytes()
 
     def no_room(self, error: OSError | None = None) -> None:
-        """Delete the reserve file, and refuse appends until space is available."""
+        """Handle a write that failed for lack of disk space: delete the reserve file, and refuse appends until space is
+        available.
+        """
         if error is not None:
             self._cause = error
         self._reserve.give_up()

@@ -1,4 +1,4 @@
-"""Ledger ids, reserved in blocks with one commit each. No id is used twice, even after a crash."""
+"""New ledger ids of the local store, reserved in blocks with one commit each. No id is used twice, even after a crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LedgerIds:
         self._reserving = asyncio.Lock()
 
     async def next(self) -> int:
-        """Return the next id. Raises the error of a failed reservation; the next call tries again."""
+        """Return a new ledger id. Raises the error of a failed reservation; the next call tries again."""
         async with self._reserving:
             ledger_id = next(self._unused, None)
             if ledger_id is None:

@@ -1,14 +1,12 @@
-"""LedgerStore and CursorStore on local files: journal first, segment files at checkpoint.
+"""The ledger store and cursor store on local files: journal first, segment files at checkpoint.
 
 Operation: an append goes into the buffer of its ledger and into the journal. When the journal batch is durable, each
 listener receives its completed runs in one list. Reads use the buffer, or the segment file in a reading thread.
 docs/reference/storage-format.md describes the files.
 
-Invariants: `append_completed` without an error means as durable as configured. Entry ids of a ledger have no gaps.
-
 Limits: near `journal_max_bytes` and `journal_max_records`, appends of the ledgers with the most data in the journal
-wait until a checkpoint ends; at these limits, all appends wait. A ledger with much data in the journal's queue also
-waits while the queue contains a full batch. Without disk space, appends are refused (`free_space.py`).
+wait until a checkpoint ends; at these limits, all appends wait. Without disk space, appends are refused
+(`free_space.py`).
 
 Concurrency: the event loop only. Threads (journal writer, journal files, checkpoint, space, reads) receive immutable
 values.
@@ -163,11 +161,13 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         make_journal: Callable[[JournalSetup], Journal] = open_journal,
         known: KnownData = NOTHING_KNOWN,
     ) -> Self:
-        """Recover the store in `directory`, or create it. Raises StoreError if it is damaged or cannot be opened.
+        """Open the store in `directory` and recover its data, or create a new store. Raises StoreError if it is damaged
+        or cannot be opened, MissingData if files are missing of the data that exists according to the metadata
+        (`known`).
 
-        `known`: the data that must exist according to the metadata; missing files raise MissingData. `on_fatal` is
-        called at most once, on the event loop, when a write fails and the store cannot continue. `publish_time_of` is
-        called in the checkpoint thread, for one entry in 64 KiB. `make_journal` creates the journal driver.
+        `on_fatal` is called at most once, on the event loop, when a write fails and the store cannot continue.
+        `publish_time_of` is called in the checkpoint thread, for one entry in 64 KiB. `make_journal` creates the
+        journal driver.
         """
         environment = environment or StoreEnvironment()
         stats = StoreStats()
@@ -178,7 +178,9 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             raise StoreError(f"{directory} cannot be opened: {error}") from error
 
     def mark(self) -> StoreMark:
-        """Return the store's progress, which the caller stores in the metadata. Any thread."""
+        """Return the progress of the store, which the caller keeps in the metadata to detect lost files later. Any
+        thread.
+        """
         end = self._journal_end.noted_end
         return StoreMark(sequence=end.next_sequence, commit=end.commit, ledger=self._ledger_ids.end)
 
@@ -531,7 +533,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
     def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
         if self._is_closed or self._failed is not None:
             if done is not None:
-                self._loop.call_soon(done, StoreError("the store is closed"))
+                self._loop.call_soon(done, StoreError("the ledger store is closed"))
             return
         record = self._shelf.new_record(RecordType.CURSOR_DELTA, cursor_id, delta)
         data = encode_cursor_record(record)
@@ -550,7 +552,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             done(error)
 
     async def checkpoint(self) -> bool:
-        """Move all durable data to its final files. Return False if the store has failed or is closing."""
+        """Move all durable data from the journal to segment files. Return False if the store has failed or is closing."""
         return not self._is_closed and await self._checkpointer.run()
 
     async def close(self) -> None:
@@ -571,7 +573,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
 
     def _check_open(self) -> None:
         if self._is_closed or self._failed is not None:
-            raise StoreError("the store is closed")
+            raise StoreError("the ledger store is closed")
 
     async def _record(self, data: bytes, durable: Callable[[], None]) -> None:
         """Write a record to the journal and wait until it is durable. `durable` is called when its batch completes,
@@ -602,7 +604,6 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
 def _open(
     environment: StoreEnvironment, directory: Path, options: LocalStoreOptions, stats: StoreStats, known: KnownData
 ) -> tuple[StorageSpace, OpenedStore]:
-    """Open the store: the blocking part of `LocalStore.open`, in a thread."""
     environment.disk.make_directory(directory)
     space = StorageSpace(environment, directory, options)
     directories = StoreDirectories.below(directory)

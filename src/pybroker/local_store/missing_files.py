@@ -1,5 +1,4 @@
-"""Detection of missing and truncated segment files, by comparison with `checkpoint.db` and the metadata. Changes
-nothing.
+"""Detection of missing and truncated segment files at a start, by comparison with `checkpoint.db` and the metadata.
 
 The rules, each with the reason why a crash does not violate it:
     an open ledger's file reaches at least to its committed extent  the file is synced before the extent is committed
@@ -80,7 +79,7 @@ class MissingFiles:
         self._looked_at: set[int] = set()
 
     def short_files(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
-        """Return open ledgers whose file is missing or ends before the ledger's extent.
+        """Return the missing entries of open ledgers whose segment file is missing or ends before the committed extent.
 
         Ledgers below `first_certain_id` are included only if a topic's metadata lists them: otherwise the record of
         their deletion may be lost.
@@ -95,11 +94,11 @@ class MissingFiles:
         return missing
 
     def check_before_replay(self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool) -> None:
-        """Raise MissingData for missing ledgers that the journal cannot contain: ledgers of an earlier run, and ledgers
-        below the id of an existing row.
+        """Raise MissingData for missing ledgers that the replay of the journal cannot restore, because they were
+        created before the last checkpoint.
 
-        `is_table_last`: nothing proves that `checkpoint.db` has lost transactions, so its last clean stop counts as the
-        latest one.
+        `is_table_last`: nothing shows that `checkpoint.db` is older than the journal, so its last clean stop counts as
+        the latest one.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
             raise MissingData(
@@ -111,13 +110,13 @@ class MissingFiles:
         self._decide(self.missing_without_row(self._looked_at - extents.keys()))
 
     def check_after_replay(self, extents: Mapping[int, LedgerExtent]) -> None:
-        """Raise MissingData for entries that are still missing after the replay."""
+        """Raise MissingData for entries that are still missing after the replay of the journal."""
         rest = self._named.keys() - self._looked_at - extents.keys()
         self._decide(self.missing_without_row(rest) + self.missing_with_row(extents))
 
     def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:
-        """Of the ledgers in `ledger_ids`, return the ones without a row in `checkpoint.db` that a topic's metadata
-        lists and whose file is missing or truncated.
+        """Return the missing entries of those ledgers in `ledger_ids` that a topic's metadata lists, that have no row
+        in `checkpoint.db`, and whose segment file is missing or truncated.
         """
         missing = []
         for ledger_id in sorted(ledger_ids):

@@ -85,7 +85,9 @@ def open_store(
     *,
     is_synced: bool,
 ) -> OpenedStore:
-    """Open or create the directory. Raises DamagedJournal, MissingData, other StoreErrors, and OSError."""
+    """Open or create the files of a store, and recover its state. Raises DamagedJournal, MissingData, other
+    StoreErrors, and OSError.
+    """
     disk, clock = environment.disk, environment.clock
     start_ms = clock.monotonic_ms()
     disk.make_directory(directories.ledgers)
@@ -203,7 +205,9 @@ def _note_journal_made(table: CheckpointTable) -> None:
 
 
 def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
-    """Return the sizes of segment files by ledger id. Raises StoreError for an impossible id."""
+    """Return the sizes of segment files by ledger id, from sizes by file name. Raises StoreError for a name with an
+    impossible ledger id.
+    """
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
         raise StoreError(
@@ -218,15 +222,15 @@ def describe_files(segment_count: int, journal_file_count: int) -> str:
 
 
 def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
-    """Return an id above all existing ledgers, even if the stored facts have a lower one: a repeated id would mix two
+    """Return an id above all existing ledgers. It does not rely on the stored next id: a repeated id would mix two
     topics.
     """
     return max((0, *segments, *extents)) + 1
 
 
 def ids_not_given(next_ledger_id: int, found: Iterable[int]) -> list[int]:
-    """Return the ids in `found` that no run has assigned. This proves lost commits, because ids are reserved by a
-    transaction that is always synced.
+    """Return the ledger ids in `found` that no run has assigned. They prove that `checkpoint.db` has lost transactions,
+    because ids are reserved by a transaction that is always synced.
     """
     return sorted(ledger_id for ledger_id in found if ledger_id >= next_ledger_id)
 
@@ -240,8 +244,8 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the lowest ledger id for which the metadata is certain (`Facts.first_named_ledger_id`), for a run that
-    begins with `facts`.
+    """Return the lowest ledger id from which on the metadata certainly lists only existing ledgers, for a run that
+    begins with `facts`. Ledgers of runs without journal sync may be missing.
     """
     if not is_synced:
         return NAMES_NOT_CERTAIN
@@ -428,5 +432,5 @@ def _read_file(disk: Disk, path: Path, buffer: bytearray) -> bytearray:
         if len(buffer) != file.size():
             buffer = bytearray(file.size())
         if file.read_into(buffer) != len(buffer):
-            raise OSError(errno.EIO, "ends before its size", str(path))
+            raise OSError(errno.EIO, "the file ends before its size", str(path))
         return buffer

@@ -18,9 +18,9 @@ from pybroker.managed_ledger.ledger_list import LedgerList
 class Backlog:
     """The backlog of a cursor.
 
-    `size_bytes` is the size of all entries after the mark-delete position, including acknowledged ones. Where the store
-    does not know the size of a part of a ledger, all entries of the ledger count as equally large, as in Pulsar.
-    `messages` is the number of entries if the store does not know the number of messages.
+    `size_bytes` is the size of all entries after the mark-delete position, including acknowledged ones. If the store
+    cannot measure a part of a ledger, all entries of the ledger count as equally large, as in Pulsar. `messages` is the
+    number of entries if the store does not know the number of messages.
     """
 
     entries: int
@@ -29,7 +29,7 @@ class Backlog:
 
 
 async def count_backlog(ledgers: LedgerList, store: LedgerStore, state: CursorState) -> Backlog:
-    """Return the backlog at the moment of the call. Raises StoreError."""
+    """Return the backlog of a cursor with the acknowledgements `state`, as of the call. Raises StoreError."""
     while True:
         before = ledgers.ledger_ids()
         try:

@@ -1,4 +1,6 @@
-"""Binary format of snapshots and deltas of a cursor's state (little-endian):
+"""Binary format of the stored acknowledgements of a cursor: whole states (snapshots) and changes (deltas).
+
+Little-endian:
 
     version u8 | kind u8 | mark-delete ledger i64, entry i64 | ledger count u32 | ack set count u32
     for each ledger:    ledger id i64 | length u32 | roaring bitmap of deleted entries, portable format
@@ -57,7 +59,7 @@ class CursorRecord:
             ledger_id, length = _LEDGER.unpack_from(data, offset)
             offset += _LEDGER.size
             if offset + length > len(data):
-                raise ValueError("a bitmap ends too early")
+                raise ValueError(f"the bitmap of ledger {ledger_id} is incomplete")
             self.holes[ledger_id] = BitMap.deserialize(data[offset : offset + length])
             offset += length
         for _ in range(ack_set_count):
@@ -65,18 +67,18 @@ class CursorRecord:
             offset += _ACK_SET.size
             end = offset + word_count * ack_set.WORD_BYTES
             if end > len(data):
-                raise ValueError("an ack set ends too early")
+                raise ValueError(f"the ack set of entry {ledger_id}:{entry_id} is incomplete")
             self.ack_sets[Position(ledger_id, entry_id)] = int.from_bytes(data[offset:end], "little")
             offset = end
         self.held = data[offset:] if version > _WITHOUT_HELD else b""
         offset += len(self.held)
         if offset != len(data) or kind not in (_WHOLE, _CHANGES):
-            raise ValueError("bytes left over" if offset != len(data) else f"kind {kind}")
+            raise ValueError("it is longer than its content" if offset != len(data) else f"its kind {kind} is unknown")
 
 
 def encode_whole(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes = b"") -> bytes:
-    """Encode a snapshot: a record that replaces the state. `held` is the encoded part for pending transaction acks. The
-    bitmaps are compacted in place.
+    """Return a record of the whole state of a cursor. `holes`: the individually deleted entries by ledger; the function
+    compacts these bitmaps in place. `held`: the encoded pending transaction acks.
     """
     return _encode(_WHOLE, mark, holes, ack_sets, held)
 

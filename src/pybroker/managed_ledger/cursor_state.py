@@ -2,13 +2,12 @@
 batches.
 
 Individually deleted entries are in one bitmap per ledger, created by the first acknowledgement out of order and removed
-when the gap in front of it closes: ten million alternating holes take a few megabytes, and acknowledgements in order
-take none. A partly acknowledged batch has a bit set (`model/ack_set.py`). A trimmed ledger has no bitmap and counts as
-deleted.
+when the gap in front of it closes: ten million alternating holes take a few megabytes. A partly acknowledged batch has
+a bit set (`model/ack_set.py`). A trimmed ledger has no bitmap and counts as deleted.
 
-Invariants: the entry after the mark-delete position is not acknowledged; bitmaps and bit sets contain only existing entries
-after it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the backlog
-is exact without a scan.
+Invariants: the entry after the mark-delete position is not acknowledged; bitmaps and bit sets contain only existing
+entries after it; a deleted entry has no bit set; `_hole_count` is the number of deleted entries in the bitmaps, so the
+backlog is exact without a scan.
 
 The caller stores the state: it takes the changes since the last call as a delta, or the whole state as a snapshot
 (`cursor_record.py`). A snapshot and the deltas after it restore the state, even if the snapshot already contains the
@@ -72,14 +71,13 @@ class CursorState:
 
     @property
     def backlog_entries(self) -> int:
-        """The exact number of unacknowledged entries."""
         return self._ledgers.entries_after(self.mark_delete_position) - self._hole_count
 
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
     def acknowledge(self, ledger_id: int, entry_ids: Sequence[int]) -> int:
-        """Delete entries in any order; repeated and unknown ones are allowed. Return the number of newly deleted
-        entries.
+        """Acknowledge entries of one ledger, in any order. Repeated and unknown ids are ignored. Return the number of
+        newly deleted entries.
         """
         if len(entry_ids) == 1:
             return self._delete_one(ledger_id, entry_ids[0])
@@ -92,11 +90,11 @@ class CursorState:
         return deleted
 
     def acknowledge_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
-        """Acknowledge the messages of a batch with bit 0 in `words`. Return the number of unacknowledged messages in
-        it.
+        """Acknowledge the messages of a batch whose bits in `words` are 0. Return the number of messages that are still
+        unacknowledged; 0 if the entry is deleted or never existed.
 
-        0: the entry is deleted now, was deleted before, or never existed. `message_count` should be the size in the
-        entry itself: with a larger value of a client, the entry would never be deleted.
+        `message_count` should be the number in the entry itself: with a larger number of a client, the entry would
+        never be deleted.
         """
         ledger_id, entry_id = position
         if not self._ledgers.has_entry(position) or self.is_deleted(ledger_id, entry_id):
@@ -119,7 +117,7 @@ class CursorState:
         return after.bit_count()
 
     def mark_delete_to(self, position: Position) -> int:
-        """Delete all entries up to and including `position`. Return the number of newly deleted entries.
+        """Acknowledge all entries up to and including `position`. Return the number of newly deleted entries.
 
         A position after the last entry is ignored, so that a wrong position does not delete the whole backlog.
         """
@@ -134,14 +132,14 @@ class CursorState:
         return before - self.backlog_entries
 
     def move_mark_over_gone(self, position: Position) -> None:
-        """Move the mark-delete position to `position` if only entries of trimmed ledgers are between them."""
+        """Move the mark-delete position to `position` if all entries between them are in trimmed ledgers."""
         mark = self.mark_delete_position
         if position > mark and not self._ledgers.entries_between(mark, position):
             self._move_mark(position)
 
     def mark_delete_to_batch(self, position: Position, words: Sequence[int], message_count: int) -> int:
-        """Delete the entries before `position`, and acknowledge a part of the batch there. Return the number of newly
-        deleted entries.
+        """Acknowledge the entries before `position`, and the messages of the batch at `position` whose bits in `words`
+        are 0. Return the number of newly deleted entries.
         """
         if not self._ledgers.has_entry(position):
             return 0
@@ -151,7 +149,7 @@ class CursorState:
         return before - self.backlog_entries
 
     def reset(self, mark_delete_position: Position) -> None:
-        """Move the mark-delete position. Everything after it is unacknowledged again."""
+        """Set the mark-delete position, and forget all acknowledgements after it."""
         self.mark_ledger_id, self._mark_entry_id = mark_delete_position
         self._holes.clear()
         self._hole_count = 0
@@ -160,11 +158,13 @@ class CursorState:
         self.forget_deltas()
 
     def held_changed(self) -> None:
-        """Record that `held` has changed and must be stored."""
+        """Record that the pending transaction acks (`held`) have changed and must be stored."""
         self._is_changed = True
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """Remove these ledgers, whose deletion must be durable, because the state without them is stored."""
+        """Remove the acknowledgements of trimmed ledgers. The deletion of the ledgers must be durable, because the
+        state is stored without them.
+        """
         for ledger_id in ledger_ids:
             holes = self._holes.pop(ledger_id, None)
             if holes is not None:
@@ -176,7 +176,7 @@ class CursorState:
     # --- queries -----------------------------------------------------------------------------------------------------
 
     def is_deleted(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether the entry is acknowledged, or trimmed with its ledger."""
+        """Return whether the entry is acknowledged or trimmed."""
         if Position(ledger_id, entry_id) <= self.mark_delete_position or not self._ledgers.has_ledger(ledger_id):
             return True
         holes = self._holes.get(ledger_id)
@@ -193,8 +193,8 @@ class CursorState:
         return holes is not None and len(holes) == entry_count
 
     def undeleted_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[int] | None:
-        """Return the unacknowledged entries among `count` consecutive entries; None if all are unacknowledged, which is the
-        usual case.
+        """Return the ids of the unacknowledged entries among `count` consecutive entries; None if all are
+        unacknowledged, which is the usual case.
         """
         end = first_entry_id + count
         start = first_entry_id
@@ -212,12 +212,14 @@ class CursorState:
         return bool(self._holes)
 
     def first_undeleted(self, position: Position) -> Position:
-        """Return the first undeleted entry at or after `position`, or the position of the next entry."""
+        """Return the position of the first unacknowledged entry at or after `position`; without one, the position of
+        the next entry of the topic.
+        """
         return self.first_wanted(position, {})
 
     def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:
-        """Return the first entry at or after `position` that is neither deleted nor in `unwanted`, or the position of
-        the next entry.
+        """Return the position of the first entry at or after `position` that is neither acknowledged nor among the
+        entries `unwanted` (by ledger id); without one, the position of the next entry of the topic.
         """
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
         while True:
@@ -229,14 +231,14 @@ class CursorState:
             found = self._ledgers.next_position(Position(ledger_id, end_of_run(passed, entry_id)))
 
     def ack_set_of(self, ledger_id: int, entry_id: int) -> list[int] | None:
-        """Return the words of a partly acknowledged batch, else None."""
+        """Return the ack set of a partly acknowledged batch as 64-bit words; None for any other entry."""
         sets = self._ack_sets.get(ledger_id)
         bits = None if sets is None else sets.get(entry_id)
         return None if bits is None else ack_set.to_words(bits)
 
     def ack_sets_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[list[int] | None] | None:
-        """Return the ack set of each of `count` entries; None, the usual case, if no entry is a partly acknowledged
-        batch.
+        """Return the ack sets of `count` consecutive entries, None for each entry without one. Return None if no entry
+        has an ack set, which is the usual case.
         """
         sets = self._ack_sets.get(ledger_id)
         entry_ids = range(first_entry_id, first_entry_id + count)
@@ -245,7 +247,7 @@ class CursorState:
         return [ack_set.to_words(sets[entry_id]) if entry_id in sets else None for entry_id in entry_ids]
 
     def remaining_messages(self, ledger_id: int, entry_id: int) -> int:
-        """Return the unacknowledged messages of a partly acknowledged batch, else 0."""
+        """Return the number of unacknowledged messages of a partly acknowledged batch; 0 for any other entry."""
         sets = self._ack_sets.get(ledger_id)
         return 0 if sets is None else sets.get(entry_id, 0).bit_count()
 
@@ -256,7 +258,9 @@ class CursorState:
         return BitMap(range(front)) | self._holes.get(ledger_id, BitMap())
 
     def nth_undeleted(self, count: int) -> Position:
-        """Return the `count`-th undeleted entry after the mark-delete position, or the last entry."""
+        """Return the position of the `count`-th unacknowledged entry after the mark-delete position; the last entry if
+        there are fewer.
+        """
         left = count
         for row in self._ledgers.rows():
             if row.ledger_id < self.mark_ledger_id:
@@ -270,7 +274,7 @@ class CursorState:
         return self._ledgers.last_position
 
     def acknowledged_behind(self) -> list[AcknowledgedPart]:
-        """Return a copy of the acknowledgements after the mark-delete position."""
+        """Return a copy of the acknowledgements after the mark-delete position, one part for each ledger."""
         parts = []
         for ledger_id in self._holes.keys() | self._ack_sets.keys():
             sets = self._ack_sets.get(ledger_id, {})
@@ -281,7 +285,7 @@ class CursorState:
 
     @property
     def last_acknowledged(self) -> Position:
-        """The last entry of which any message is acknowledged, or the mark-delete position."""
+        """The position of the last entry of which a message is acknowledged; without one, the mark-delete position."""
         last = self.mark_delete_position
         for ledger_id in self._holes.keys() | self._ack_sets.keys():
             holes = self._holes.get(ledger_id)
@@ -290,7 +294,9 @@ class CursorState:
         return last
 
     def deleted_ranges(self, max_ranges: int) -> list[tuple[Position, Position]]:
-        """Return the first ranges of individually deleted entries, both ends included. A range ends with its ledger."""
+        """Return the first `max_ranges` ranges of individually deleted entries as (first, last) positions. A range ends
+        with its ledger.
+        """
         ranges: list[tuple[Position, Position]] = []
         for ledger_id in sorted(self._holes):
             holes = self._holes[ledger_id]
@@ -311,7 +317,9 @@ class CursorState:
         return sum(len(holes.serialize()) for holes in self._holes.values())
 
     def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
-        """Return the ranges of individually deleted entries as in stats, for example `[(5:0..5:3],(7:-1..7:0]]`."""
+        """Return the ranges of individually deleted entries in Pulsar's notation, for example
+        `[(5:0..5:3],(7:-1..7:0]]`.
+        """
         ranges = [
             f"({first.ledger_id}:{first.entry_id - 1}..{last}]" for first, last in self.deleted_ranges(max_ranges)
         ]
@@ -336,7 +344,9 @@ class CursorState:
     # --- stored form -------------------------------------------------------------------------------------------------
 
     def take_delta(self) -> bytes | None:
-        """Return the changes since the last delta. The caller must store them, or call `forget_deltas`."""
+        """Return a record of the changes since the last call; None without changes. The caller must store the record,
+        or call `forget_deltas` if it cannot.
+        """
         if not self._is_changed:
             return None
         if self._is_replaced:
@@ -356,25 +366,22 @@ class CursorState:
         return delta
 
     def take_whole(self) -> bytes | None:
-        """Return the whole state; None if it has not changed. For a store that cannot store deltas.
-
-        The caller must store the state, or call `forget_deltas`.
+        """Return a record of the whole state, for a store that cannot store changes; None if nothing has changed. The
+        caller must store the record, or call `forget_deltas` if it cannot.
         """
         if self._is_changed:
             self.forget_deltas()
         return self.take_delta()
 
     def forget_deltas(self) -> None:
-        """Let the next delta contain the whole state, because an earlier delta is lost or the state was reset."""
+        """Make `take_delta` return the whole state next, because an earlier record was not stored."""
         self._is_changed = True
         self._is_replaced = True
         self._new_holes = {}
         self._new_ack_sets = set()
 
     def snapshot(self) -> bytes:
-        """Return the whole state. The next delta may repeat changes that the snapshot already contains, which does no
-        harm.
-        """
+        """Return a record of the whole state. The next delta may repeat changes that the record already contains."""
         sets = {
             Position(ledger_id, entry_id): bits
             for ledger_id, by_entry in self._ack_sets.items()
@@ -386,8 +393,8 @@ class CursorState:
     def restore(
         ledgers: LedgerList, created_at: Position, snapshot: bytes | None, deltas: Iterable[bytes]
     ) -> CursorState:
-        """Return the stored state, or without one the state of a new cursor at `created_at`. Entries that do not exist
-        are dropped. Raises StoreError.
+        """Return the state that `snapshot` and later `deltas` contain; without them, the state of a new cursor with the
+        mark-delete position `created_at`. Entries that do not exist are dropped. Raises StoreError.
         """
         state = CursorState(ledgers, created_at)
         if snapshot is not None:
@@ -491,7 +498,6 @@ class CursorState:
             self._drop_ack_sets_up_to(position, before)
 
     def _drop_ack_sets_up_to(self, position: Position, before: Position) -> None:
-        """Up to `before` there are no ack sets."""
         if position.ledger_id == before.ledger_id:
             sets = self._ack_sets.get(position.ledger_id)
             if sets is None:
@@ -525,7 +531,7 @@ class CursorState:
             try:
                 self.held.apply(record.held)
             except ValueError as error:
-                raise StoreError(f"a change of a cursor in the journal is damaged: {error}") from error
+                raise StoreError(f"the stored pending transaction acks of a cursor are damaged: {error}") from error
 
     def _settle(self) -> None:
         _drop_bitmaps(self._holes, self.mark_delete_position)

@@ -65,14 +65,14 @@ class ManagedLedgerFactory:
     # --- open, create, delete ----------------------------------------------------------------------------------------
 
     async def exists(self, path: str) -> bool:
-        """Return whether a managed ledger exists at `path`. One with an interrupted deletion does not exist."""
+        """Return whether a managed ledger exists at `path`. One whose deletion was begun does not exist."""
         if path in self._open:
             return True
         return await self.records.exists(path)
 
     async def open(self, path: str) -> ManagedLedger:
-        """Open or create the managed ledger at `path`, and recover ledgers that an earlier run left open. Raises
-        StoreError.
+        """Return the managed ledger at `path`, which is created if it does not exist. Recover ledgers that an earlier
+        run left open. Raises StoreError.
 
         Nothing is trimmed before its `retention` is set.
         """
@@ -103,7 +103,9 @@ class ManagedLedgerFactory:
                 await self._discard_new(managed)
             raise
         if not document.is_terminated and not self.store.may_be_named(managed.current_ledger_id):
-            raise StoreError(f"{path} cannot be opened, because storing its list of ledgers took too long: try again")
+            raise StoreError(
+                f"{path} cannot be opened, because the metadata store took too long to store its list of ledgers: try again"
+            )
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
         self._open[path] = managed
@@ -126,10 +128,8 @@ class ManagedLedgerFactory:
             )
 
     async def create(self, path: str, properties: Mapping[str, str]) -> bool:
-        """Create an empty managed ledger durably, without opening it. Return False if it exists already. Raises
-        StoreError.
-
-        Its first ledger is created when it is opened. No other task may be opening it.
+        """Create an empty managed ledger durably, without opening it. Return False if it exists already. No other task
+        may be opening it. Raises StoreError.
         """
         ledgers = msgspec.Raw(LedgerList().encode())
         made = ManagedLedgerInfo(
@@ -211,7 +211,7 @@ class ManagedLedgerFactory:
 
     async def finish_deletion(self, path: str) -> bool:
         """Complete an interrupted deletion of the managed ledger at `path`. Return False if there is none. No task may
-        open that path meanwhile.
+        open it meanwhile.
         """
         if path in self._open:
             return False
@@ -256,9 +256,8 @@ class ManagedLedgerFactory:
     async def create_cursor(
         self, managed: ManagedLedger, name: str, mark_delete: Position, properties: Mapping[str, str]
     ) -> ManagedCursor:
-        """Create a durable cursor. Its next entry is the one after `mark_delete`. Durable on return.
-
-        No cursor of that name may exist, except a durable one that is being deleted.
+        """Create a cursor with the mark-delete position `mark_delete`. Durable on return. No durable cursor of this
+        name may exist, except one that is being deleted.
         """
         present = managed.cursors.get(name)
         assert name not in managed.document.cursors, f"{managed.name} has a cursor {name}"
@@ -284,7 +283,7 @@ class ManagedLedgerFactory:
         return cursor
 
     def create_non_durable_cursor(self, managed: ManagedLedger, name: str, mark_delete: Position) -> ManagedCursor:
-        """Create a cursor that is never written. No cursor of that name may exist."""
+        """Create a cursor in memory only. No cursor of this name may exist."""
         assert name not in managed.cursors, f"{managed.name} has a cursor {name}"
         state = CursorState(managed.ledgers, mark_delete)
         cursor = ManagedCursor(managed, name, "", state, None, {})
@@ -296,9 +295,8 @@ class ManagedLedgerFactory:
         _forget(managed, cursor)
 
     async def delete_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
-        """Delete the cursor and its stored state.
-
-        Raises StoreError; the cursor then still exists if the managed ledger lists it.
+        """Delete the cursor and its stored state. After a StoreError, the cursor still exists if the managed ledger
+        lists it.
         """
         info = managed.document.cursors.pop(cursor.name)
         try:

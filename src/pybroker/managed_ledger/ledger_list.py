@@ -1,9 +1,8 @@
-"""The ordered ledgers of one managed ledger with their sizes. From them, the class computes neighbours of positions and
-exact entry counts.
+"""The list of the ledgers of one managed ledger with their sizes. It finds the positions next to a position, and counts
+the entries between positions.
 
-Entry ids of a ledger are dense (0 to count - 1) and ledgers are ordered by id, so distances and neighbours follow from
-the counts. While the next ledger is already listed, pending appends may still be stored in the previous one. Trimming
-leaves gaps between ledger ids.
+Entry ids of a ledger are dense (0 to count - 1) and ledgers are ordered by id. While the next ledger is already listed,
+pending appends may still be stored in the previous one. Trimming leaves gaps between ledger ids.
 
 The position after the last entry is expressed in the ledger of the last entry, not in a later empty ledger. So it stays
 correct wherever the next entry is stored. Positions in deleted ledgers precede the next existing ledger.
@@ -55,8 +54,8 @@ class _StoredList(_StoredVersion):
 
 
 class LedgerRow:
-    """One ledger, changed by the list alone. `closed_ms` is valid once the ledger is sealed; `message_count` is None if it
-    is unknown.
+    """One ledger, changed by the list alone. `closed_ms` is valid once the ledger is sealed; `message_count` is None if
+    unknown.
     """
 
     __slots__ = ("closed_ms", "entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
@@ -107,13 +106,15 @@ class LedgerList:
             self._grow(index, entry_count, message_count, size_bytes)
 
     def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:
-        """Set the final counts of a ledger. Idempotent. Raises StoreError if readers have seen more entries."""
+        """Set the final counts of a sealed ledger and its closing time in milliseconds since 1970. Idempotent. Raises
+        StoreError if the ledger has lost entries that were confirmed.
+        """
         index = self._index_of(summary.ledger_id)
         ledger = self._ledgers[index]
         if summary.entry_count < ledger.entry_count:
             raise StoreError(
                 f"ledger {summary.ledger_id} has {summary.entry_count} entries, but {ledger.entry_count} were "
-                "stored: confirmed entries are lost"
+                "confirmed: the store has lost entries"
             )
         if summary.message_count is not None:
             message_count: int | None = summary.message_count - (ledger.message_count or 0)
@@ -132,7 +133,7 @@ class LedgerList:
             ledger.closed_ms = closed_ms
 
     def remove(self, ledger_ids: Collection[int]) -> None:
-        """Remove sealed ledgers, but never all. Unknown ids are ignored."""
+        """Remove sealed ledgers; at least one ledger must stay. Unknown ids are ignored."""
         dropped = set(ledger_ids)
         last = self.last_position
         kept: list[LedgerRow] = []
@@ -195,7 +196,7 @@ class LedgerList:
         ]
 
     def entry_count_of(self, ledger_id: int) -> int:
-        """Return the entry count; 0 for an unknown ledger."""
+        """Return the number of entries of a ledger; 0 for an unknown ledger."""
         ids = self._ids
         if ids and ids[-1] == ledger_id:  # the usual case: the ledger that grows
             return self._ledgers[-1].entry_count
@@ -203,7 +204,7 @@ class LedgerList:
         return self._ledgers[index].entry_count if index < len(ids) and ids[index] == ledger_id else 0
 
     def entry_counts_of(self, ledger_ids: Collection[int]) -> list[tuple[int, int]]:
-        """Return (ledger id, entry count) of the given ledgers that are in the list."""
+        """Return (ledger id, number of entries) of each of these ledgers that is in the list."""
         return [(each, self.entry_count_of(each)) for each in ledger_ids if self.has_ledger(each)]
 
     def has_entry(self, position: Position) -> bool:
@@ -271,9 +272,7 @@ class LedgerList:
         return self._entries_before[-1] + self._ledgers[-1].entry_count - self._rank(position)
 
     def totals_behind(self, ledger_id: int) -> LedgerTotals:
-        """Return the messages and bytes in all ledgers with a higher id than `ledger_id`, which need not be in the
-        list.
-        """
+        """Return the messages and bytes of all ledgers with a higher id than `ledger_id`."""
         behind = self._ledgers[bisect_right(self._ids, ledger_id) :]
         return LedgerTotals(_message_count(behind), sum(ledger.size_bytes for ledger in behind))
 
@@ -310,10 +309,8 @@ class LedgerList:
 
     @staticmethod
     def decode(data: bytes, now_ms: int) -> LedgerList:
-        """Decode the stored list. The size of an open ledger is unknown until `close_ledger`. Raises StoreError.
-
-        A ledger without a closing time counts as closed at `now_ms`, so that it is retained longer rather than deleted
-        too early.
+        """Decode a stored list of ledgers. A ledger without a closing time gets `now_ms`, so that retention keeps it
+        longer. The size of an open ledger is unknown until `close_ledger`. Raises StoreError.
         """
         try:
             version = msgspec.json.decode(data, type=_StoredVersion).version

@@ -20,10 +20,10 @@ class ManagedLedgerListener(ABC):
 
     @abstractmethod
     def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
-        """Divide the caller's context of an appended run into a context for its first `entry_count` entries and one for
-        the rest.
+        """Divide the context that the topic passed with an append. Return one context for its first `entry_count`
+        entries and one for the others.
         """
 
     @abstractmethod
     def fenced(self, error: LedgerFenced) -> None:
-        """Called at most once, when another process has taken over the managed ledger. The topic must then close it."""
+        """Called at most once, when another process has taken over the managed ledger. The topic must then be closed."""

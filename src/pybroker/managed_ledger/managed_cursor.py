@@ -4,8 +4,8 @@ A durable cursor is stored as deltas, one at a time: changes during a write are 
 acknowledgements costs a few records. An acknowledgement with a receipt is answered when a delta that includes it is
 durable; other changes are written by the factory's flush timer.
 
-Operations of an administrator (reset, skip, expire) change the state immediately and return when it is durable. Their
-record follows all records in flight. The record of a reset contains the whole state, so no older record overrides it.
+Operations of an administrator (reset, skip, expire) change the state immediately and return when it is durable. The
+record of a reset contains the whole state, so no older record overrides it.
 
 Invariants: only `reset` moves the mark-delete position back; the read position is after the mark-delete position.
 """
@@ -118,9 +118,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return ledgers.has_entry(position) and self.ledger.read_limit.readable(position, 1) > 0
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries and advance; None if they are not in memory and must be read from the store.
-
-        Call only while `has_more()`.
+        """Return the next entries from memory and advance the read position; None if the entries must be read from the
+        store. Call only while `has_more()`.
         """
         position = self.ledger.ledgers.normalize(self.read_position)
         max_entries = self._readable(position, max_entries)
@@ -138,7 +137,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
 
     @property
     def is_paused_by_size(self) -> bool:
-        """Whether the next entries are not delivered because the state is too large to be stored."""
+        """Whether delivery is paused because the acknowledgements are too large to be stored."""
         return not self.size_limit.readable(self.ledger.ledgers.normalize(self.read_position), 1)
 
     def _from_read_ahead(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
@@ -173,10 +172,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self._ahead = None
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries from the store and advance. None if, during the read, the cursor was moved or the
-        entries were trimmed; the caller then reads again.
-
-        Raises StoreError.
+        """Return the next entries from the store and advance the read position. Return None if the cursor was moved or
+        the entries were trimmed during the read; the caller then reads again. Raises StoreError.
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
@@ -196,8 +193,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- acknowledging -----------------------------------------------------------------------------------------------
 
     def changed(self, done: PersistDone | None) -> None:
-        """Record a change. With `done`, write it now and call back when it is durable; otherwise the flush timer writes
-        it.
+        """Record a change of the acknowledgements. With `done`, write the change now and call `done` when it is
+        durable; otherwise the flush timer writes the change.
         """
         self.ledger.counters.mark_deletes += 1
         mark_ledger_id = self.state.mark_ledger_id
@@ -226,7 +223,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.ledger.cursor_dirty(self)
 
     def flush(self) -> None:
-        """Write the changes. If a delta is in flight, they are written with the next delta."""
+        """Write the unwritten changes now, or when the present write ends."""
         self._is_flush_due = False
         if self._is_writing or not self._is_dirty or self._store is None or self._is_closed:
             return
@@ -296,29 +293,29 @@ class ManagedCursor(CursorOwner, AheadHolder):
 
     @property
     def cursor_ledger(self) -> CursorLedger | None:
-        """The ledger with the states; None without a store of such ledgers."""
+        """The ledger to which this cursor's states are written; None if the store has no cursor ledgers."""
         return None if self._store is None else self._store.ledger_of(self.cursor_id)
 
     @property
     def write_wait_ms(self) -> float | None:
-        """The time in milliseconds that the write in flight has taken, if the store knows it."""
+        """The milliseconds since the present write began; None if the store does not know."""
         return None if self._store is None else self._store.write_wait_ms(self.cursor_id)
 
     @property
     def failing_for_ms(self) -> float | None:
-        """The time in milliseconds for which writes have failed; None after a successful write."""
+        """The milliseconds since the first of the failed writes of the state; None if the last write succeeded."""
         return None if self._failing_since_ms is None else self.ledger.clock.monotonic_ms() - self._failing_since_ms
 
     @property
     def waiting_requests(self) -> int:
-        """The number of requests that are answered when the state is durable."""
+        """The number of requests that are answered when the present state is durable."""
         return len(self._waiting) + len(self._in_flight)
 
     def snapshot(self) -> bytes:
         return self.state.snapshot()
 
     async def persist(self) -> None:
-        """Return when the current state is durable, including records in flight. Raises StoreError."""
+        """Return when the current state is durable. Raises StoreError."""
         written, done = completion()
         self.changed(done)
         await written
@@ -326,10 +323,10 @@ class ManagedCursor(CursorOwner, AheadHolder):
     # --- operations of an administrator -----------------------------------------------------------------------------
 
     async def reset(self, position: Position, unacked_words: Sequence[int] = ()) -> None:
-        """Continue at `position`, or at the first entry after it, and forget all acknowledgements from there on.
+        """Seek to `position`, or to the first entry after it: forget all acknowledgements from there on.
+        `unacked_words`: the ack set of the batch at `position`; by default all its messages are unacknowledged.
 
-        `unacked_words`: the messages of the batch at `position` that count as unacknowledged; by default all. Durable
-        on return. Raises StoreError: then the reset applies now, but may not after a restart.
+        Durable on return. Raises StoreError: then the reset applies now, but may not after a restart.
         """
         self.state.reset(self.ledger.position_before(position))
         if any(unacked_words):
@@ -339,16 +336,16 @@ class ManagedCursor(CursorOwner, AheadHolder):
         await self.persist()
 
     async def skip(self, entry_count: int) -> int:
-        """Acknowledge the next `entry_count` unacknowledged entries. Return how many there were. Durable on return."""
+        """Acknowledge the next `entry_count` unacknowledged entries. Return their number. Durable on return."""
         return await self._delete_up_to(self.state.nth_undeleted(entry_count)) if entry_count > 0 else 0
 
     async def skip_all(self) -> int:
-        """Acknowledge all entries. Return how many were unacknowledged. Durable on return."""
+        """Acknowledge all entries. Return the number of newly acknowledged entries. Durable on return."""
         return await self._delete_up_to(self.ledger.ledgers.last_position)
 
     async def expire(self, publish_time_ms: int) -> int:
-        """Acknowledge the entries that were published before that time (milliseconds since 1970). Return their number.
-        Durable on return.
+        """Acknowledge the entries that were published before `publish_time_ms` (milliseconds since 1970). Return their
+        number. Durable on return.
 
         Where publish times do not increase, expiry may stop early. The first unacknowledged entry always expires if it
         is old enough.
@@ -362,9 +359,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return await self._delete_up_to(ledgers.previous_position(end))
 
     async def expire_to(self, position: Position) -> int:
-        """Acknowledge the entries up to and including `position`.
-
-        Return the number of newly acknowledged entries. Durable on return.
+        """Acknowledge the entries up to and including `position`. Return the number of newly acknowledged entries.
+        Durable on return.
         """
         return await self._delete_up_to(self.ledger.ledgers.floor(position))
 
@@ -381,8 +377,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         self.properties = dict(properties)
 
     async def announce_delayed(self) -> str:
-        """Record in the metadata that the cursor store may contain delayed entries of this cursor. Return their
-        record id. Raises StoreError.
+        """Record in the metadata that an index of delayed entries may be stored for this cursor. Return the id of the
+        index in the cursor store. Raises StoreError.
         """
         return await self.ledger.document.announce_delayed(self.name, self.cursor_id)
 
@@ -392,8 +388,8 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return await self.ledger.backlog_of(self)
 
     async def oldest_publish_time(self) -> int | None:
-        """Return the publish time (milliseconds since 1970) of the first readable unacknowledged entry; None without
-        one. Raises StoreError.
+        """Return the publish time (milliseconds since 1970) of the first unacknowledged entry that can be read; None
+        without one. Raises StoreError.
         """
         found = await self._first_readable(self.state.first_undeleted(EARLIEST))
         return None if found is None else found[1]
@@ -409,7 +405,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
                 # The entry was trimmed, because this cursor is a reader's.
 
     async def close(self) -> None:
-        """Write pending changes and remove the cursor from memory. Raises StoreError; it is closed in any case."""
+        """Write the unwritten changes and remove the cursor from memory. A StoreError leaves the cursor closed too."""
         self.drop_ahead()
         if self._store is None or self._is_closed:
             return

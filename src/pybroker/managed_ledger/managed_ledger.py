@@ -1,20 +1,19 @@
-"""The endless stream of entries of one topic, stored in numbered ledgers: append, read and trim.
+"""The managed ledger: the endless stream of entries of one topic, stored in numbered ledgers. Append, read and trim.
 
 Operation: readers see entries after `append_completed`, when they are durable, in the order of their positions. The
 next ledger is created in the background before the current one is full. The change to it has three steps: the current
 ledger is sealed, the list of ledgers is stored with the sealed and the next ledger, and appends continue in the next
-ledger. So one ledger is open at a time, and the list in the metadata store never contains two open ledgers. Appends
-wait during the change (`PendingAppends`).
+ledger. So the list in the metadata store never contains two open ledgers. Appends wait during the change
+(`PendingAppends`).
 
 `trim` deletes whole ledgers: first from the list in the metadata store, then from the list in memory and the cursors,
-then from the cache and the store. So a cursor forgets the acknowledgements of a ledger only when no crash can restore
-that ledger.
+then from the cache and the store.
 
 Concurrency: changes of the list of ledgers run one at a time under `_changing`, and never beside `close`.
 
-Failure: when the store refuses an append, all later appends to that ledger are refused too, and appends are answered
-with an error until the change to the next ledger is complete. When it is unknown whether an append is stored, that
-append and all later ones wait for the change. A change that fails is repeated.
+Failure: when the store refuses an append, all later appends to that ledger are refused too, until the change to the
+next ledger is complete. When it is unknown whether an append is stored, that append and all later ones wait for the
+change. A change that fails is repeated.
 
 Invariants: `last_confirmed` never moves back; entry ids of a ledger have no gaps; the ledger list in the metadata store
 contains a ledger from before its first append until it is deleted.
@@ -150,7 +149,7 @@ class ManagedLedger(AppendListener):
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that readers may see; the position before the first entry if there is none."""
+        """The position of the last entry that readers may see; the position before the first entry if there is none."""
         return self.ledgers.last_position
 
     @property
@@ -159,31 +158,32 @@ class ManagedLedger(AppendListener):
 
     @property
     def copy_count(self) -> int:
-        """Return the number of copies that the store keeps of each entry."""
         return self._store.copy_count
 
     def message_count_at_hand(self, position: Position) -> int:
-        """Return the number of messages of the entry if it is in memory, else 0."""
+        """Return the number of messages in the entry at `position` if it is in memory, else 0."""
         if not self.ledgers.has_entry(position):
             return 0
         run = self.read_cached(position, 1, 0)
         return 0 if run is None else run.message_counts[0]
 
     def publish_time_at_hand(self, position: Position) -> int | None:
-        """Return the publish time of the entry in milliseconds since 1970 if it is in memory, else None."""
+        """Return the publish time of the entry at `position` in milliseconds since 1970 if it is in memory, else None."""
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         return None if run is None else self._resources.publish_time_of(run.payloads[0])
 
     async def publish_time_of(self, position: Position) -> int:
-        """Return the publish time of the entry in milliseconds since 1970, by the client's clock. Raises StoreError."""
+        """Return the publish time of the entry at `position` in milliseconds since 1970, by the client's clock. Raises
+        StoreError.
+        """
         run = self.read_cached(position, 1, 0) if self.ledgers.has_entry(position) else None
         if run is None:
             run = await self.read(position, 1, 0)
         return self._resources.publish_time_of(run.payloads[0])
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
-        """Return the first entry published at that time or later; `ledgers.end_position` if there is none. Raises
-        StoreError.
+        """Return the position of the first entry that was published at that time (milliseconds since 1970) or later;
+        the position after the last entry if there is none. Raises StoreError.
 
         If publish times do not increase, the result is one of the entries with that time or a later one that follow an
         entry with an earlier time.
@@ -196,8 +196,8 @@ class ManagedLedger(AppendListener):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, payloads: list[bytes], message_counts: list[int], size_bytes: int, context: object) -> None:
-        """Store entries; the listener is notified when they are durable. Raises LedgerTerminated, StorageFull, and
-        LedgerFenced when closed or after a failed write.
+        """Append entries. The listener is notified, with `context`, when they are durable. Raises LedgerTerminated,
+        StorageFull, and LedgerFenced when closed or after a failed write.
         """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
@@ -311,7 +311,6 @@ class ManagedLedger(AppendListener):
         return not self.pending_entries and all(state.has_deleted_all_of(self._ledger_id) for state in durable)
 
     def _prepare(self) -> None:
-        """Create the next ledger, unless that is in progress or has just failed."""
         is_too_soon = self._resources.clock.monotonic_ms() < self._prepare_not_before_ms
         if not (self._is_preparing or self.is_closed or is_too_soon):
             self._is_preparing = True
@@ -461,9 +460,7 @@ class ManagedLedger(AppendListener):
 
     async def trim(self) -> list[int]:
         """Delete the ledgers that no durable cursor needs and `retention` does not keep. Return their ids. Raises
-        StoreError.
-
-        After an error, the next call completes the deletion.
+        StoreError; the next call then completes the deletion.
         """
         self.roll_if_old()
         return await self._trim()
@@ -521,7 +518,9 @@ class ManagedLedger(AppendListener):
         self.document.trimmed_ledger_ids += leaving
 
     def remove_empty_ledgers(self) -> list[int]:
-        """Return the sealed ledgers without entries, which remain to be deleted."""
+        """Remove the sealed ledgers without entries from the list of ledgers. Return their ids; the caller deletes them
+        from the store.
+        """
         ids = removable(self.ledgers, self._ledger_id, (), KEEP_ALL, 0)
         self.ledgers.remove(ids)
         return ids
@@ -541,13 +540,12 @@ class ManagedLedger(AppendListener):
         await self._trim(RetentionLimits())
 
     async def terminate(self) -> Position:
-        """Refuse appends permanently; appends in flight complete. Return the last position. Durable on return.
-
-        Raises StoreError, and then appends continue.
+        """Terminate the topic: refuse further appends permanently; appends in flight complete. Return the position of
+        the last entry. Durable on return. Raises StoreError, and then appends continue.
         """
         async with self._changing:
             if self.is_closed:
-                raise LedgerFenced(f"{self.name} is closed")
+                raise LedgerFenced(f"the managed ledger {self.name} cannot be terminated, because it is closed")
             if self.document.is_terminated:
                 return self.last_confirmed
             self.document.is_terminated = True
@@ -571,14 +569,13 @@ class ManagedLedger(AppendListener):
     # --- the compacted view ------------------------------------------------------------------------------------------
 
     async def begin_compacted(self, drops: int, up_to: Position | None = None) -> int:
-        """Create the ledger for the next compacted view, which covers the entries up to `up_to`.
-
-        Raises LedgerFenced if the managed ledger was closed, or its compacted view was deleted, after the caller read
-        `compacted_drops` (`drops`). Raises StoreError.
+        """Create the ledger for a new compacted view of the entries up to `up_to`. Return its id. Raises StoreError,
+        and LedgerFenced if `compacted_drops` differs from `drops`: the managed ledger was closed, or its compacted view
+        was deleted, since the caller read that value.
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the read")
+                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
             ledger_id = await self._store.create_ledger(LedgerPurpose.COMPACTED, self.name, up_to)
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
@@ -589,7 +586,7 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Replace the view `before` by the written and sealed `view`, and delete the ledger of `before`. Durable on
+        """Put the written and sealed compacted view `view` in place of `before`, whose ledger is deleted. Durable on
         return. Raises StoreError.
         """
         async with self._changing:
@@ -598,7 +595,7 @@ class ManagedLedger(AppendListener):
                 or self.document.compacted is not before
                 or view.ledger not in self.document.unfinished_ledger_ids
             ):
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the read")
+                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
             self.document.unfinished_ledger_ids.remove(view.ledger)
             try:
                 await self._store_compacted(view)
@@ -608,7 +605,7 @@ class ManagedLedger(AppendListener):
         self.trim_soon()
 
     def interrupt_compaction(self) -> None:
-        """Discard a compacted view that is being written, so that its compaction fails."""
+        """Discard a compacted view that is being written. Its compaction then fails."""
         self.compacted_drops += 1
         self._discard_unfinished()
 
@@ -617,7 +614,7 @@ class ManagedLedger(AppendListener):
             self.discard_compacted(ledger_id)
 
     async def drop_compacted(self) -> None:
-        """Delete the compacted view, and a view that is being written. Raises StoreError."""
+        """Delete the compacted view, also one that is being written. Raises StoreError."""
         self.interrupt_compaction()
         async with self._changing:
             self._discard_unfinished()  # A compaction may have begun meanwhile.
@@ -644,8 +641,8 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position for a cursor whose next entry is the first at or after `position`, also
-        counting entries of the compacted view.
+        """Return the mark-delete position for a cursor that shall read from `position` on, including entries of the
+        compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
@@ -656,7 +653,6 @@ class ManagedLedger(AppendListener):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _readable(self, position: Position, max_entries: int) -> int:
-        """Limit a read to the entries that exist."""
         return min(max_entries, self.ledgers.entry_count_of(position.ledger_id) - position.entry_id)
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
@@ -671,8 +667,8 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Read entries from `position` on, about `max_bytes` and at least one. Waits for memory in the queue of
-        `group`. Raises StoreError.
+        """Read entries from `position` on, about `max_bytes` and at least one. The read may wait for memory; readers
+        with the same `group` share one place in this queue. Raises StoreError.
         """
         memory = self.memory
         # A read returns at least one entry, of any size.
@@ -680,7 +676,7 @@ class ManagedLedger(AppendListener):
         try:
             count = self._readable(position, max_entries)
             if count <= 0:
-                raise StoreError(f"{self.name} does not contain entry {position}")
+                raise StoreError(f"the managed ledger {self.name} does not contain entry {position}")
             run = await self._store.read(position.ledger_id, position.entry_id, count, min(max_bytes, taken_bytes))
         except StoreError:
             self.counters.read_errors += 1
@@ -702,9 +698,8 @@ class ManagedLedger(AppendListener):
     async def read_if_there(
         self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None
     ) -> EntryRun | None:
-        """Read entries from `position` on, about `max_bytes` and at least one.
-
-        Return None if the first entry does not exist, or was trimmed during the read. Raises StoreError.
+        """Like `read`, but return None if the first entry does not exist, or was trimmed during the read. Raises
+        StoreError.
         """
         try:
             return await self.read(position, max_entries, max_bytes, group)
@@ -719,9 +714,8 @@ class ManagedLedger(AppendListener):
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Accept no more appends, and write pending changes of cursors. Raises StoreError; it is closed in any case.
-
-        A fenced managed ledger seals no ledger and writes no metadata.
+        """Refuse appends, and write the unwritten changes of cursors. A StoreError leaves the managed ledger closed
+        too. A fenced managed ledger seals no ledger and writes no metadata.
         """
         if self.is_closed:
             return

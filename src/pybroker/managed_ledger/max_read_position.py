@@ -1,7 +1,5 @@
-"""The max read position of a managed ledger: readers see nothing from the first message of an open transaction on, and
-no aborted messages.
-
-Pure. Without transactions, the cost is one comparison for each read.
+"""The max read position of a managed ledger: readers see no entry from the first message of an open transaction on, and
+no aborted messages. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ _NOTHING: dict[int, BitMap] = {}
 
 
 class ReadLimit:
-    """What readers of one managed ledger may not see. Changed by the topic's transactions."""
+    """The entries of one managed ledger that readers may not see. Changed by the topic's transactions."""
 
     __slots__ = ("hidden", "limit")
 
@@ -34,15 +32,17 @@ class ReadLimit:
         return min(max_entries, max(0, limit.entry_id - position.entry_id)) if position < limit else 0
 
     def hidden_among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return the given ascending entry ids that belong to aborted messages or transaction markers; usually none."""
+        """Return the entries that no reader receives among `entry_ids` (ascending): messages of aborted transactions,
+        and transaction markers. Usually empty.
+        """
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not entry_ids or not hidden.range_cardinality(entry_ids[0], entry_ids[-1] + 1):
             return BitMap()
         return BitMap(entry_ids) & hidden
 
     def hidden_in(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> BitMap:
-        """Return the aborted messages and transaction markers with an id from `first_entry_id` up to, not including,
-        `end_entry_id`; usually none.
+        """Return the entries that no reader receives with ids from `first_entry_id` to below `end_entry_id`: messages
+        of aborted transactions, and transaction markers. Usually empty.
         """
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not hidden.range_cardinality(first_entry_id, end_entry_id):
@@ -54,15 +54,15 @@ class ReadLimit:
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden
 
     def last_readable(self, ledgers: LedgerList) -> Position:
-        """Return the last entry before the limit, including aborted ones; entry -1 of the first ledger if there is
-        none.
+        """Return the position of the last entry before the first open transaction, including aborted entries; entry -1
+        of the first ledger if there is none.
         """
         last = ledgers.last_position
         return last if self.limit is None or last < self.limit else ledgers.previous_position(self.limit)
 
     def visible_up_to(self, position: Position, ledgers: LedgerList) -> Position:
-        """Return the last entry at or before `position` that readers may see; entry -1 of the first ledger if there is
-        none.
+        """Return the position of the last entry at or before `position` that readers may see; entry -1 of the first
+        ledger if there is none.
         """
         while self.is_hidden(position):
             hidden = self.hidden[position.ledger_id]
@@ -70,7 +70,7 @@ class ReadLimit:
         return position
 
     def last_visible(self, ledgers: LedgerList) -> Position:
-        """Return the last entry that readers may see; entry -1 of the first ledger if there is none."""
+        """Return the position of the last entry that readers may see; entry -1 of the first ledger if there is none."""
         return self.visible_up_to(self.last_readable(ledgers), ledgers)
 
 

@@ -1,5 +1,5 @@
-"""The age of the oldest unacknowledged message of a cursor. Its publish time is cached, and read again when another
-entry has become the first unacknowledged one.
+"""The age of the oldest unacknowledged message of a cursor. Its publish time is cached until another entry is the
+oldest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class OldestUnacked:
         return position if self._ledgers.has_entry(position) else None
 
     def known_ms(self) -> int | None:
-        """Return the publish time in milliseconds since 1970; None if it is not in memory."""
+        """Return the publish time of the first unacknowledged entry in milliseconds since 1970; None if it is not in
+        memory.
+        """
         position = self.position
         if position is None:
             return None
@@ -62,14 +64,13 @@ class OldestUnacked:
         return self._publish_time_ms
 
     def known_age_s(self) -> int:
-        """Return the age in seconds; -1 if the publish time is not in memory."""
+        """Return the age of the first unacknowledged entry in seconds; -1 if its publish time is not in memory."""
         publish_time_ms = self.known_ms()
         return UNKNOWN_AGE_S if publish_time_ms is None else max(0, self._clock.wall_ms() - publish_time_ms) // 1000
 
     async def look(self) -> tuple[Position, int] | None:
-        """Return the first unacknowledged entry and its publish time, which is read from the store if needed.
-
-        None without such an entry. Raises StoreError.
+        """Return the position of the first unacknowledged entry and its publish time (milliseconds since 1970), which
+        is read from the store if needed. None without such an entry. Raises StoreError.
         """
         position = self.position
         if position is None:

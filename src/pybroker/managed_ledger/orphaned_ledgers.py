@@ -1,12 +1,12 @@
-"""Orphaned ledgers: ledgers in the store that no managed ledger info lists, left by a crash or by damage.
+"""Orphaned ledgers: ledgers in the store that no topic and no cursor lists in the metadata, left by a crash or by
+damage.
 
 Metadata lists a ledger before its first entry, and until its deletion is durable. So after a crash, an orphaned ledger
-is empty: it was created and not listed in time. An orphaned ledger with entries proves that metadata was lost. Then the
-broker does not start, because topics may be missing. Exceptions are ledgers whose deletion may have been lost
-(`LedgerStore.is_name_certain`).
+is empty. An orphaned ledger with entries proves that metadata was lost. Then the broker does not start, because topics
+may be missing. Exceptions are ledgers whose deletion may have been lost (`LedgerStore.is_name_certain`).
 
-The search runs once, at the start, because a ledger of an earlier run is never listed later. Ledgers without this
-broker's mark (`LedgerStore.is_own`) are ignored: recovering one would stop another broker from appending to it.
+The search runs once, at the start. Ledgers without this broker's mark (`LedgerStore.is_own`) are ignored: recovering
+one would stop another broker from appending to it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Leftovers:
 
     empty_ids: list[int] = field(default_factory=list)
     entries: dict[int, int] = field(default_factory=dict)
-    """Numbers of entries, of the ledgers that have some."""
+    """The orphaned ledgers with entries: numbers of entries by ledger id."""
     ids_not_given: list[int] = field(default_factory=list)
-    """Listed ledgers that, as far as the store knows, were never created."""
+    """Ledgers that the metadata lists, and that were never created as far as the store knows."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
-        """Return the orphaned ledgers that prove a loss of metadata, with their entry counts."""
+        """Return the orphaned ledgers that prove a loss of metadata: numbers of entries by ledger id."""
         return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Return the ledgers in `stored_ids` that no metadata lists. `stored_ids` are all ledgers of earlier runs, which
-    the caller has to list before it opens any managed ledger.
+    """Return the ledgers among `stored_ids` that no metadata lists. `stored_ids`: all ledgers of earlier runs, which
+    the caller lists before it opens a managed ledger.
 
-    Returns nothing if a metadata value cannot be read, because that value may list any of them. An unreadable value,
-    and a ledger that cannot be examined, are logged.
+    The result is empty if a metadata value cannot be read, because that value may list any of them; the value is
+    logged.
     """
     found = Leftovers()
     left = {ledger_id for ledger_id in stored_ids if store.is_own(ledger_id)}
@@ -98,7 +98,7 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
 
 
 def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) -> str:
-    """Return an error text for lost metadata of the ledgers `lost` (with entry counts), with the remedy."""
+    """Return the error text for orphaned ledgers `lost` (numbers of entries by ledger id), with the remedy."""
     count = sum(lost.values())
     entries = "1 entry" if count == 1 else f"{count} entries"
     names = "names no topic" if not has_topics else "does not name them"
@@ -111,13 +111,15 @@ def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) 
 
 
 def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Return the ids of all ledgers that `info` lists, including ledgers that must be deleted. Raises StoreError."""
+    """Return the ids of all ledgers that a managed ledger info contains, including ledgers that must be deleted. Raises
+    StoreError.
+    """
     return [*LedgerList.decode(bytes(info.ledgers), 0).ledger_ids(), *other_ledger_ids(info)]
 
 
 def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Return the ids of ledgers that `info` lists outside of its list of ledgers: trimmed ones, and the ledger of the
-    compacted view.
+    """Return the ids of the ledgers that a managed ledger info contains beside the ledgers of the topic: trimmed
+    ledgers that must be deleted, and ledgers of compacted views.
     """
     return [*info.trimmed, *(() if info.compacted is None else (info.compacted.ledger,))]
 
@@ -152,10 +154,8 @@ _NAMES = msgspec.json.Decoder(_Names)
 
 
 def ledger_ids_in(path: str, value: bytes) -> list[int]:
-    """Return the ids of all ledgers in one managed ledger info, also of trimmed ledgers and of the compacted view.
-
-    Each start calls this for every topic, so it decodes only ids, at a twentieth of the cost of `named_ledger_ids`.
-    Raises StoreError.
+    """Return the same ids as `named_ledger_ids`, from the stored JSON `value` at `path`: only the ids are decoded,
+    because each start reads the value of every topic. Raises StoreError.
     """
     names = _names_in(value)
     if names is None:
@@ -178,9 +178,8 @@ def _names_in(value: bytes) -> _Names | None:
 
 
 async def named_entry_counts(metadata: MetadataStore) -> dict[int, int | None]:
-    """Return the ledgers of topics with their numbers of entries; None for a ledger that was not closed.
-
-    Unreadable managed ledger infos are skipped: the topic reports the error when it is loaded.
+    """Return the ledgers of all topics in the metadata, with their numbers of entries; None for a ledger that was not
+    closed. Unreadable managed ledger infos are skipped.
     """
     counts: dict[int, int | None] = {}
     try:
@@ -192,10 +191,8 @@ async def named_entry_counts(metadata: MetadataStore) -> dict[int, int | None]:
 
 
 def entry_counts_in(value: bytes) -> dict[int, int | None]:
-    """Return the ids of the ledgers in one managed ledger info, with their numbers of entries; None for a ledger that was
-    not closed.
-
-    The result is empty for a deleted topic, whose ledgers are deleted one by one.
+    """Return the ledgers in the stored managed ledger info `value`, with their numbers of entries; None for a ledger
+    that was not closed. The result is empty for a deleted topic.
     """
     names = _names_in(value)
     if names is None or names.deleted:
@@ -215,6 +212,5 @@ async def path_that_names_ledgers(metadata: MetadataStore) -> str:
 
 
 async def managed_ledger_documents(metadata: MetadataStore) -> AsyncIterator[tuple[str, bytes]]:
-    """Yield path and value of every managed ledger info. Raises StoreError."""
     async for segments, versioned in values_at(metadata, MANAGED_LEDGERS, _SEGMENTS, _DOCUMENTS_AT_ONCE):
         yield "/".join((MANAGED_LEDGERS, *segments)), versioned.value

@@ -13,11 +13,6 @@ transaction.
 
 Invariants: no message has pending acks of two transactions; only one transaction has a cumulative ack, and then no
 other has acks that it covers.
-
-Cost: checking and adding an ack takes time linear in its positions and logarithmic in the number of open transactions.
-Two indexes exist: the transactions with acks of each batch, and the first position of each transaction. There is no
-index of whole entries, since an index of a million entries takes more memory than a bitmap: `holders_of` finds the
-transactions of many messages in one pass.
 """
 
 from __future__ import annotations
@@ -48,7 +43,7 @@ Parts = Sequence[tuple[Position, Sequence[int], int]]
 
 
 class Hold:
-    """The pending acks of one transaction."""
+    """The pending acks of one open transaction."""
 
     __slots__ = ("entries", "first", "parts", "up_to")
 
@@ -66,7 +61,9 @@ class Hold:
 
     @property
     def left_parts(self) -> list[tuple[Position, list[int], int]]:
-        """Return the batches with pending acks, each with the bit set of the messages that would stay unacknowledged."""
+        """Return the partly acknowledged batches as (position, ack set after a commit, number of messages in the
+        batch).
+        """
         return [
             (position, ack_set.to_words(ack_set.full(count) & ~bits), count)
             for position, (bits, count) in self.parts.items()
@@ -178,11 +175,15 @@ class PendingTransactionAcks:
 
     @property
     def low_water_marks(self) -> Mapping[int, int]:
-        """The id up to which all transactions have ended, by coordinator."""
+        """The low-water mark of each transaction coordinator: the transaction id up to which all its transactions have
+        ended.
+        """
         return self._low_water_marks
 
     def highest_ids(self) -> dict[int, int]:
-        """Return, for each coordinator, the highest low part of the ids of open and ended transactions."""
+        """Return, for each transaction coordinator, the highest sequence number of its open and ended transactions with
+        acks here.
+        """
         found = dict(self._low_water_marks)
         for most, least in (*self.open, *self._ended):
             found[most] = max(least, found.get(most, 0))
@@ -193,7 +194,7 @@ class PendingTransactionAcks:
         return None if self.cumulative is None else self.open[self.cumulative].up_to
 
     def among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return the entries in the ascending `entry_ids` that have a pending ack of the whole entry."""
+        """Return the entries among `entry_ids` (ascending) that an open transaction has acknowledged as a whole."""
         up_to, bitmap = self.up_to, self._entries.get(ledger_id)
         if bitmap is None and (up_to is None or ledger_id > up_to.ledger_id):
             return BitMap()
@@ -207,13 +208,14 @@ class PendingTransactionAcks:
         return found
 
     def parts_of(self, ledger_id: int) -> Mapping[int, int]:
-        """Return, by entry id, the bits of the messages with a pending ack in partly acknowledged batches."""
+        """Return the batches of a ledger of which open transactions have acknowledged some messages: a bit set of these
+        messages by entry id.
+        """
         return self._parts.get(ledger_id, _NO_PARTS)
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
-        """Return the transaction with a pending ack of one of these messages (`bits` of a batch); None without one.
-
-        For many messages use `holders_of`.
+        """Return the open transaction that has acknowledged the entry, or one of the messages `bits` of a batch; None
+        without one. For many messages use `holders_of`.
         """
         up_to = self.up_to
         if up_to is not None and position <= up_to:
@@ -229,11 +231,10 @@ class PendingTransactionAcks:
         return None
 
     def holders_of(self, messages: Sequence[tuple[Position, int]]) -> Generator[None, None, list[TxnId | None]]:
-        """Return the transaction with a pending ack of each message, given as position and index in its batch, or -1
-        for any message of the entry.
+        """Return the open transaction that has acknowledged each message, or None. A message is a position and an index
+        in its batch, or -1 for any message of the entry.
 
-        The time is linear in the messages and the open transactions. The generator pauses so that the event loop stays
-        responsive; the result may miss changes that are made during a pause.
+        The generator pauses so that the event loop stays responsive; the result may miss changes during a pause.
         """
         whole = yield from self._holders_of_whole({position for position, _ in messages})
         asked_bits: dict[Position, int] = {}
@@ -274,10 +275,9 @@ class PendingTransactionAcks:
         return found
 
     def conflict(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
-        """Return a position of this ack of `txn` that already has a pending ack; None if there is none.
-
-        The earlier ack may be of another transaction, or of `txn` itself: the message was then delivered twice. But a
-        cumulative ack of `txn` may cover its individual ones.
+        """Check an acknowledgement by the transaction `txn`. Return a position that an open transaction, perhaps `txn`
+        itself, has already acknowledged; None if there is none. A cumulative ack of `txn` may cover its individual
+        ones.
         """
         if up_to is not None:
             return self._conflict_up_to(txn, up_to, parts)
@@ -345,7 +345,7 @@ class PendingTransactionAcks:
     # --- changing ----------------------------------------------------------------------------------------------------
 
     def hold(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> None:
-        """Add pending acks of `txn`, for which `conflict` returned None."""
+        """Add an acknowledgement by the transaction `txn`, for which `conflict` returned None."""
         bitmaps = [(ledger_id, BitMap(entry_ids)) for ledger_id, entry_ids in groups if entry_ids]
         bits = [
             (position, ack_set.full(count) & ~ack_set.left_of(count, words), count) for position, words, count in parts
@@ -386,8 +386,8 @@ class PendingTransactionAcks:
             self.cumulative = txn
 
     def end(self, txn: TxnId) -> Hold | None:
-        """Remove and return the pending acks of the transaction, and refuse later ones. The end is recorded even
-        without pending acks: otherwise a late ack after a restart would stay pending.
+        """Remove and return the pending acks of a transaction that has ended, and refuse its later ones. The end is
+        recorded even without pending acks: otherwise a late ack after a restart would stay pending.
         """
         if txn in self.open or not self.has_ended(txn):
             self._changes.append([_ENDED, txn.most, txn.least])
@@ -421,9 +421,8 @@ class PendingTransactionAcks:
         return hold
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """Record that all transactions of that coordinator up to `least` have ended.
-
-        Return the ones that still have pending acks, which the caller must end.
+        """Record that all transactions of a coordinator up to sequence number `least` have ended. Return the ones with
+        pending acks, which the caller must end.
         """
         if least <= self._low_water_marks.get(coordinator, 0):
             return []
@@ -441,7 +440,6 @@ class PendingTransactionAcks:
         return passed_by(self.open, coordinator, before, least)
 
     def clear(self) -> None:
-        """Remove all pending acks, because an administrator moved the cursor."""
         for txn in list(self.open):
             self._end(txn)
             self._ended.pop(txn, None)
@@ -467,7 +465,7 @@ class PendingTransactionAcks:
         return msgspec.msgpack.encode(rows) if rows else b""
 
     def apply(self, record: bytes) -> None:
-        """Apply the part of a stored cursor record that has pending acks. Raises ValueError if it is damaged."""
+        """Apply the pending transaction acks in a stored cursor record. Raises ValueError if they are damaged."""
         try:
             for kind, most, least, *rest in msgspec.msgpack.decode(record, type=list[list[Any]]):
                 txn = TxnId(int(most), int(least))
@@ -489,7 +487,7 @@ class PendingTransactionAcks:
                         ],
                     )
         except (msgspec.MsgspecError, TypeError, KeyError) as error:
-            raise ValueError(f"held acknowledgements: {error}") from error
+            raise ValueError(f"the MessagePack value does not parse: {error}") from error
 
     def check_invariants(self) -> None:
         entries: dict[int, BitMap] = {}
@@ -530,7 +528,7 @@ def _first_repeated(entry_ids: Sequence[int]) -> int:
         if entry_id in seen:
             return entry_id
         seen.add(entry_id)
-    raise AssertionError("none is repeated")
+    raise AssertionError("no entry id occurs twice")
 
 
 def _part_rows(hold: Hold) -> Iterator[tuple[Position, int, int]]:

@@ -1,4 +1,5 @@
-"""Search for entries by publish time: bisection over ledgers, over a ledger's index, and over single entries.
+"""Search for entries of a topic by publish time: bisection over ledgers, over a ledger's index, and over single
+entries.
 
 Clients set publish times, and their clocks differ: where times do not increase, the result is an entry with the
 searched time that follows an entry with an earlier time. An unreadable entry counts like the next readable one.
@@ -32,10 +33,8 @@ class PublishTimes:
         self._time_of = time_of
 
     async def first_published_at(self, publish_time_ms: int, start: Position) -> Position:
-        """Return the first entry at or after `start` that was published at `publish_time_ms` (since 1970) or later;
-        `end_position` if there is none.
-
-        Raises StoreError.
+        """Return the position of the first entry at or after `start` that was published at `publish_time_ms`
+        (milliseconds since 1970) or later; the position after the last entry if there is none. Raises StoreError.
         """
         while True:
             before = self._ledgers.ledger_ids()
@@ -47,7 +46,9 @@ class PublishTimes:
                 # A ledger was trimmed during the search.
 
     async def first_readable(self, position: Position) -> tuple[Position, int] | None:
-        """Return the first readable entry at or after `position`, with its publish time. Raises StoreError."""
+        """Return the position of the first readable entry at or after `position`, and its publish time in milliseconds
+        since 1970; None without one. Raises StoreError.
+        """
         ledgers = self._ledgers
         position = ledgers.normalize(position)
         while ledgers.has_entry(position):

@@ -1,4 +1,4 @@
-"""Read-ahead for cursors of one managed ledger that catch up. Cursors at nearly the same position share a read."""
+"""Read-ahead for cursors that catch up on the backlog of a topic. Cursors at nearly the same position share a read."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ReadAhead:
         return self._resources.recent_reads.find(position)
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
-        """Read ahead from `position`. `has_neighbours`: other cursors are close, so the result is cached for them.
-
-        Return None if the entry does not exist, or was trimmed during the read. Raises StoreError.
+        """Return entries from `position` on, more than the cursor needs now; None if the first one does not exist, or
+        was trimmed during the read. `has_neighbours`: other cursors are close, so the result is cached for them. Raises
+        StoreError.
         """
         while (under_way := self._under_way.get(position)) is not None:
             await under_way.wait()

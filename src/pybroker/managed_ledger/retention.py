@@ -41,10 +41,8 @@ def removable(
     now_ms: int,
     held_from: int | None = None,
 ) -> list[int]:
-    """Return the ids of the ledgers that may be deleted, oldest first; without `durable` cursors retention alone
-    decides.
-
-    `held_from`: readers with a lease need that ledger and all later ones.
+    """Return the ids of the ledgers that may be deleted, oldest first. Ledgers from `held_from` on stay, because
+    readers have a lease on them. Without `durable` cursors, retention alone decides.
     """
     # The slowest first, because it mostly determines which ledgers are needed.
     states = sorted(durable, key=lambda state: state.mark_delete_position)

@@ -1,5 +1,5 @@
-"""The change of a managed ledger to its next ledger: the rule that decides when it begins, and the appends that wait for
-its end. Pure.
+"""Rollover: the rule that decides when a managed ledger changes to its next ledger, and the appends that wait
+meanwhile. Pure.
 
 A ledger at its size limit is left immediately. At its entry limit it is left only when it is also old enough, so that
 small messages do not create many ledgers. The next ledger is prepared earlier, so that the switch needs no wait.
@@ -45,9 +45,8 @@ class RolloverStep(Enum):
 def rollover_step(
     limits: LedgerLimits, entry_count: int, size_bytes: int, age_ms: float, idle_ms: float, *, frees_space: bool
 ) -> RolloverStep:
-    """Return the action that is due for a ledger with at least one entry.
-
-    `frees_space`: the disk is full and the ledger can be deleted once it is left.
+    """Return the next step of the change to the next ledger, for a current ledger with at least one entry.
+    `frees_space`: the disk is full and the current ledger could be deleted.
     """
     if (
         frees_space
@@ -64,7 +63,7 @@ def rollover_step(
 
 
 SplitContext = Callable[[object, int], tuple[object, object]]
-"""Divides the owner's context of a run: (context, entries of the first part)."""
+"""Divides the context of an append: (context, number of entries in the first part) -> (context, context)."""
 
 
 class PendingAppends:
@@ -90,16 +89,14 @@ class PendingAppends:
         self._waiting.append(run)
 
     def add_unknown(self, runs: Sequence[AppendRun]) -> None:
-        """Add appends with an unknown outcome, and the later appends to the same ledger, which are certainly not
-        stored.
+        """Add appends of which it is unknown whether the store has stored them, and the later appends to the same
+        ledger, which are not stored.
         """
         self._unknown += runs
 
     def decide(self, ledger_id: int, entry_count: int, split_context: SplitContext) -> list[AppendRun]:
-        """Return the runs with an unknown outcome that are stored, now that `ledger_id` is sealed with `entry_count`
-        entries.
-
-        A run of which only the first entries are stored is divided.
+        """Return the appends that are stored, now that the ledger is sealed with `entry_count` entries. The others wait
+        for the next ledger. An append of which only the first entries are stored is divided.
         """
         unknown, self._unknown = self._unknown, []
         stored: list[AppendRun] = []
@@ -119,7 +116,6 @@ class PendingAppends:
         return stored
 
     def take_all(self) -> list[AppendRun]:
-        """Return all appends, in order, and forget them."""
         runs = self._unknown + self._waiting
         self._unknown, self._waiting = [], []
         return runs

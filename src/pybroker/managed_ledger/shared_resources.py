@@ -56,7 +56,7 @@ class LedgerResources:
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
 
     def resize_cache(self, limit_bytes: int) -> None:
-        """Set the size of the entry cache in bytes, at most the memory budget."""
+        """Set the size limit of the entry cache in bytes, at most to its memory budget."""
         before_bytes = self.cache.size_bytes
         self.cache.resize(min(limit_bytes, self.memory.cache.highest_bytes))
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))

@@ -1,11 +1,10 @@
-"""The limit of a cursor's stored state: which entries are delivered while the state is too large to be stored.
+"""The size limit of a cursor's stored acknowledgements: a subscription whose state is too large to be stored is paused.
 
-Operation: a store that cannot store a state refuses it. From then on, no entry after the last acknowledged one is
-delivered, because its acknowledgement would enlarge the state. Earlier entries are delivered, also to new consumers,
-because their acknowledgement fills gaps. When a stored state has become small enough, delivery continues.
+Operation: a store refuses a state that is too large. From then on, no entry after the last acknowledged one is
+delivered, because its acknowledgement would enlarge the state. Earlier entries are delivered, because their
+acknowledgement fills gaps. When a stored state has become small enough, delivery continues.
 
-Limitations: the state can still grow by acknowledgements of messages that were delivered before. No acknowledgement is
-dropped.
+Limitations: the state can still grow by acknowledgements of messages that were delivered before.
 """
 
 from __future__ import annotations
@@ -44,7 +43,9 @@ class StateSizeLimit:
         """Whether the last state could be stored."""
 
     def refused(self, size_bytes: int, limit_bytes: int, range_count: int, end: Position, now_ms: float) -> bool:
-        """Record that the store refused a state because of its size. Return whether this pauses delivery."""
+        """Record that the store refused the cursor's state because of its size. Return whether this pauses delivery.
+        `end`: the last acknowledged entry.
+        """
         before = self.excess
         since_ms = now_ms if before is None else before.since_ms
         self.excess = StateExcess(size_bytes, limit_bytes, range_count, end, since_ms)
@@ -52,7 +53,7 @@ class StateSizeLimit:
         return before is None
 
     def stored(self, size_bytes: int) -> bool:
-        """Record that a state was stored. Return whether delivery continues because of this."""
+        """Record that the cursor's state was stored. Return whether delivery continues because of this."""
         self.is_stored = True
         excess = self.excess
         if excess is None or size_bytes * 100 > excess.limit_bytes * RESUME_PERCENT:

@@ -1,11 +1,10 @@
-"""The managed ledger info of an open managed ledger, and its storage. It has one writer.
+"""The managed ledger info of an open managed ledger, which its owner changes and saves in the metadata store.
 
-Operation: the owner of the managed ledger changes this object and calls `save`. Changes of the record run one at a time, and each
-stores the state at its start, so one change completes all saves that wait when it begins. (One change for each save would cost
-the square of the number of cursors.)
+Operation: changes of the record run one at a time, and each stores the state at its start, so one change completes all
+saves that wait when it begins.
 
-Failure: a change that fails may still be stored (`info_records.py`). Once the record finds that another owner has written, this
-object writes nothing more, calls `when_fenced` once, and every save raises LedgerFenced.
+Failure: a change that fails may still be stored (`info_records.py`). Once the record finds that another owner has
+written, this object writes nothing more, calls `when_fenced` once, and every save raises LedgerFenced.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class StoredInfo:
         record.save_with(self.save)
 
     def take(self, info: ManagedLedgerInfo) -> None:
-        """Copy the stored state, except for the list of ledgers, which the caller sets."""
+        """Copy all properties of a stored info, except its list of ledgers."""
         self.created_ms = info.created
         self.properties = info.properties
         self.last_index = info.last_index
@@ -97,12 +96,11 @@ class StoredInfo:
 
     @property
     def version(self) -> int:
-        """The version of the stored value; NOT_EXISTING if nothing is stored yet."""
         return self.record.version
 
     async def save(self) -> None:
-        """Store the current state. Durable on return. Raises StoreError, and LedgerFenced permanently once another
-        owner has written.
+        """Store the current state. Durable on return. Raises StoreError, and LedgerFenced once another owner has
+        written.
         """
         self._asked_saves += 1
         asked = self._asked_saves
@@ -119,20 +117,20 @@ class StoredInfo:
             self._covered_saves = covered
 
     def lose(self, error: LedgerFenced) -> None:
-        """Store nothing more, because another owner has taken over."""
+        """Refuse all further saves with `error`, because another owner has taken over the managed ledger."""
         if not self.is_fenced:
             self.is_fenced = True
             self.when_fenced(error)
 
     def require_owned(self) -> None:
-        """Raise LedgerFenced if another owner is known to have stored the info."""
+        """Raise LedgerFenced if another owner has taken over the managed ledger, as far as this object knows."""
         if self.is_fenced:
             raise fenced(self.path)
 
     # --- single changes, undone if they cannot be stored --------------------------------------------------------------
 
     async def change_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Set properties, and remove properties that are None. Durable on return. Raises StoreError, and then nothing
+        """Set properties of the topic; None removes a property. Durable on return. Raises StoreError, and then nothing
         changed.
         """
         before = {key: self.properties.get(key) for key in changes}
@@ -156,8 +154,8 @@ class StoredInfo:
             raise
 
     async def announce_delayed(self, name: str, cursor_id: str) -> str:
-        """Record in the metadata that the cursor store may contain delayed entries of this cursor. Return their
-        record id. Raises StoreError.
+        """Record in the metadata that an index of delayed entries may be stored for this cursor. Return the id of the
+        index in the cursor store. Raises StoreError.
         """
         info = self._cursor(name, cursor_id)
         if not info.delayed:
@@ -172,7 +170,7 @@ class StoredInfo:
     def _cursor(self, name: str, cursor_id: str) -> CursorInfo:
         info = self.cursors.get(name)
         if info is None or info.id != cursor_id:
-            raise StoreError(f"cursor {name} of {self.path} was deleted")
+            raise StoreError(f"the cursor {name} of {self.path} cannot be changed, because it was deleted")
         return info
 
 

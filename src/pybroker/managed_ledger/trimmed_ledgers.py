@@ -4,9 +4,9 @@ All topics share the ledger ids, so the list of existing ledgers does not show w
 trimmed. Therefore the last trimmed ledgers are recorded with their entry counts; of older ones, only the highest ledger
 id.
 
-Invariants: trimmed entries after a position are always reported, and no others. Empty ledgers are not recorded. A
-position in a ledger at or before `until` has certainly lost entries: too many ledgers were trimmed after it, or it
-belongs to an earlier topic of the same name.
+Invariants: trimmed entries after a position are always reported, and no others. A position in a ledger at or before
+`until` has certainly lost entries: too many ledgers were trimmed after it, or it belongs to an earlier topic of the
+same name.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ class TrimmedLedgers:
         return TrimmedLedgers(self.until, [*self._rows, *rows])
 
     def lost_between(self, start: Position, end: Position) -> list[tuple[Position, Position | None]]:
-        """Return the ranges of trimmed entries from `start` up to, not including, `end`.
-
-        A range is its first entry and the entry after its last one; None in place of the latter if it is no longer
-        known.
+        """Return the ranges of trimmed entries from `start` to before `end`. A range is its first position and the
+        position after its last entry, which is None if it is no longer known.
         """
         lost: list[tuple[Position, Position | None]] = []
         if start.ledger_id <= self.until:

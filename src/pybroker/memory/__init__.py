@@ -1,1 +1,4 @@
-"""The memory budget of a broker and its parts. Start with `memory_budget.py` (the rules) and `broker_memory.py` (the tasks)."""
+"""Memory budget of a broker and its parts.
+
+Start with `memory_budget.py` (the rules) and `broker_memory.py` (the tasks).
+"""

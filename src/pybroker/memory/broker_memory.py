@@ -1,7 +1,6 @@
-"""Tasks that wait for memory of a part, and the release of read-ahead when other parts need memory.
+"""Tasks that wait for memory of the broker's budget, and the release of read-ahead when other parts need memory.
 
-`memory/memory_budget.py` decides how memory is divided. Invariant: a task returns all memory that it took, even after
-an error or cancellation.
+`memory/memory_budget.py` decides how memory is divided. A task returns all memory that it took, even after an error.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class MonotonicClock(Protocol):
 
 
 class AheadHolder(ABC):
-    """An object with read-ahead that can be dropped when other parts need memory."""
+    """An object with read-ahead (entries that were read before a consumer requested them), which it can drop."""
 
     @abstractmethod
     def give_way(self) -> None:
@@ -44,7 +43,7 @@ class AheadHolder(ABC):
 
 
 class Memory:
-    """The memory budget of one broker. Used from one event loop."""
+    """Memory budget of one broker. Used from one event loop."""
 
     def __init__(self, process_limit_bytes: int, own: OwnBounds, clock: MonotonicClock) -> None:
         self.process_limit_bytes = process_limit_bytes
@@ -92,8 +91,8 @@ class Memory:
         return DELIVERY_BYTES if self.outboxes.room() > 0 else LEAST_DELIVERY_BYTES
 
     async def take(self, part: Part[object], group: Hashable, size_bytes: int) -> int:
-        """Wait for `size_bytes` of `part`, fairly by `group`. Return the number of bytes granted, which the caller must
-        give back.
+        """Wait for `size_bytes` of `part`. Waiting tasks are served round robin by `group` (such as a connection).
+        Return the number of bytes granted, which the caller must give back.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.follow(part.ask(turn, group, size_bytes, self._clock.monotonic_ms()))
@@ -123,10 +122,10 @@ class Memory:
 
 
 class Holding:
-    """The memory that one operation uses; `close` returns all of it.
+    """Memory of one operation; `close` returns all of it.
 
-    `wait` waits for at most the part's guaranteed minimum, which is always released eventually, so an operation that
-    uses memory of another part can wait without a deadlock. Memory beyond that is counted without waiting.
+    `wait` waits for at most the part's guaranteed minimum, so an operation that uses memory of another part can wait
+    without a deadlock. Memory beyond that is counted without waiting.
     """
 
     def __init__(self, memory: Memory, part: Part[object]) -> None:
@@ -140,13 +139,13 @@ class Holding:
         return self._taken_bytes + self._counted_bytes
 
     async def wait(self, group: Hashable, size_bytes: int) -> None:
-        """Wait for `size_bytes`, fairly by `group`. Call this only once."""
+        """Wait for `size_bytes`. Waiting operations are served round robin by `group`. Call this only once."""
         assert not self._taken_bytes, "an operation that uses memory must not wait for more"
         self._taken_bytes = await self._memory.take(self._part, group, self._part.safe_bytes(size_bytes))
         self.count(max(size_bytes, self._taken_bytes))
 
     def count(self, size_bytes: int) -> None:
-        """Set the total memory of the operation without waiting; at least the amount of `wait` stays counted."""
+        """Set the total memory of the operation in bytes, without waiting; at least the amount of `wait` stays counted."""
         counted_bytes = max(0, size_bytes - self._taken_bytes)
         before_bytes, self._counted_bytes = self._counted_bytes, counted_bytes
         if counted_bytes != before_bytes:

@@ -1,6 +1,4 @@
-"""Division of one memory budget among all parts that grow with client activity.
-
-Pure: a request is granted at once or queued. The call that gives memory back returns the waiters that can continue.
+"""Rules that divide one memory budget among all parts that grow with client activity. Pure.
 
     limit = the floors of all parts + shared memory
     used by a part <= its bound;  used by parts above their floors, together, <= shared memory
@@ -9,10 +7,10 @@ A part can always use its floor. Memory within a floor is either released withou
 read-ahead that can be dropped. Therefore no waiter waits forever.
 
 Each part has a queue: round robin by group (a connection), in order of arrival within a group. The part with the oldest
-first waiter is served first. Read-ahead is dropped, oldest first, before any request waits.
+first waiter is served first. Read-ahead is dropped, oldest first, before any request waits. The call that gives memory
+back returns the waiters that can continue.
 
-Data that already exists, received from a client or read from disk, is counted even beyond the bound (`count`, `hold`).
-The caller must then pause the source of the data.
+Data that already exists is counted even beyond the bound (`count`, `hold`). The caller must then pause its source.
 """
 
 from __future__ import annotations
@@ -37,9 +35,7 @@ class _Waiting(NamedTuple):
 
 
 class MemoryBudget(Generic[T]):
-    """The memory budget of one broker. `T`: type of waiters and read-ahead holders. Invariant: no request waits that
-    could be granted.
-    """
+    """Memory budget of one broker. `T`: type of waiters and read-ahead holders. No request waits that could be granted."""
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes > 0
@@ -52,7 +48,9 @@ class MemoryBudget(Generic[T]):
         """Number of waiters in all parts."""
 
     def add_part(self, name: str, floor_bytes: int, bound_bytes: int) -> Part[T]:
-        """Add a part. The floors together must leave shared memory."""
+        """Add a part with a guaranteed minimum (`floor_bytes`) and a maximum. The floors together must leave shared
+        memory.
+        """
         assert name not in self.parts
         floor_bytes = min(floor_bytes, bound_bytes)
         assert floor_bytes < self.shared_bytes, "the floors leave no shared memory"
@@ -109,10 +107,10 @@ class MemoryBudget(Generic[T]):
 
 
 class Part(Generic[T]):
-    """The part of a budget for one purpose, such as reads.
+    """Part of the budget for one purpose, such as reads.
 
-    Invariant: `used_bytes` is the memory that was taken or counted and not given back. It includes `ahead_bytes`, which
-    can be dropped.
+    `used_bytes` is the memory that was taken or counted and not given back, including `ahead_bytes`, which can be
+    dropped.
     """
 
     def __init__(self, budget: MemoryBudget[T], name: str, floor_bytes: int, bound_bytes: int) -> None:
@@ -140,13 +138,11 @@ class Part(Generic[T]):
 
     @property
     def most_bytes(self) -> int:
-        """Return how much the part could use if all others used only their floors."""
+        """Return how many bytes the part could use if all others used only their floors."""
         return min(self.bound_bytes, self.floor_bytes + self._budget.shared_bytes)
 
     def limit_to(self, own_bytes: int) -> None:
-        """Set the limit of the part in bytes, from its configuration key (0: no limit). Memory that is in use above the
-        limit stays.
-        """
+        """Set the limit of the part in bytes, from its configuration key (0: no limit)."""
         self.bound_bytes = min(self.highest_bytes, own_bytes) if own_bytes else self.highest_bytes
 
     def room(self, *, with_shared: bool = True) -> int:
@@ -185,17 +181,17 @@ class Part(Generic[T]):
     def count(self, size_bytes: int) -> Settled[T] | None:
         """Add `size_bytes` to the part's used memory, even beyond its bound; a negative number releases memory.
 
-        Return the waiters that the release grants memory and the holders that must drop read-ahead: the caller must
-        notify both. Return None if neither exists.
+        Return the waiters that are granted memory and the holders that must drop read-ahead; the caller must notify
+        both. None if there are none.
         """
         self._use(size_bytes)
         return self._budget.settle() if size_bytes < 0 and self._budget.waiting else None
 
     def ask(self, waiter: T, group: Hashable, size_bytes: int, now_ms: float) -> Settled[T]:
-        """Request `size_bytes`, or the part's maximum if that is less.
+        """Request `size_bytes` of the part, or its maximum if that is less. Waiting requests are served round robin by
+        `group`.
 
-        The result contains `waiter` if the request is granted; otherwise the request waits. `took` returns the granted
-        amount.
+        The result contains `waiter` if the request is granted; otherwise it waits. `took` returns the granted amount.
         """
         assert waiter not in self._group_of, "waits already"
         self.takers += 1
@@ -208,12 +204,12 @@ class Part(Generic[T]):
         return settled
 
     def took(self, size_bytes: int) -> int:
-        """Return the amount granted for a request of `size_bytes`. The caller must give it back."""
+        """Return the bytes that are granted for a request of `size_bytes`. The caller must give them back."""
         return max(1, min(size_bytes, self.most_bytes))
 
     def safe_bytes(self, size_bytes: int) -> int:
         """Clamp `size_bytes` to the part's guaranteed minimum. A caller that holds memory of another part may wait only
-        for that amount, which is always released eventually. It must count the rest.
+        for that amount, which is always released eventually.
         """
         return min(size_bytes, max(1, self.floor_bytes))
 
@@ -233,7 +229,7 @@ class Part(Generic[T]):
         return self._budget.settle()
 
     def hold(self, holder: T, size_bytes: int) -> Settled[T] | None:
-        """Record that `holder` has `size_bytes` of read-ahead, replacing its former amount.
+        """Set the read-ahead of `holder` to `size_bytes`.
 
         If a request waits, the oldest holder must drop its read-ahead first.
         """

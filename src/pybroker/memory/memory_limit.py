@@ -1,8 +1,6 @@
-"""The memory limit of this process: the limit of its control group, else the machine's memory.
+"""Memory limit of this process: the limit of its control group, else the machine's memory.
 
-Versions 1 and 2 of control groups are read, from the process's own group up to the root; the smallest limit counts. In
-a container, the process's own path may not exist in the visible file system; then the mounted directory is the
-container's group.
+Versions 1 and 2 of control groups are read, from the process's own group up to the root; the smallest limit counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Division of the broker's memory: the fixed share of the process, and the parts that grow with client activity.
+"""Division of the broker's memory: the fixed share of the process, and the parts that grow with client activity. Pure.
 
-Pure. `docs/contributing/benchmarks.md` has the measurements from which these numbers were chosen.
+`docs/contributing/benchmarks.md` has the measurements from which these numbers were chosen.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class OwnBounds(NamedTuple):
 
 
 def process_limit_bytes(asked_bytes: int, found_bytes: int, *, is_of_group: bool) -> int:
-    """Return the configured limit `asked_bytes` in bytes, or, if it is 0, a share of the detected limit `found_bytes`
-    (0: unknown).
+    """Return the configured limit `asked_bytes`; if it is 0, a share of the detected limit `found_bytes` (0: unknown).
+    `is_of_group`: the detected limit is of a control group.
     """
     if asked_bytes > 0:
         return asked_bytes
@@ -67,8 +67,8 @@ def counted_bytes(process_limit_bytes: int) -> int:
 
 
 class WriteBuffers(NamedTuple):
-    """Memory limits for entries that are not in a segment file yet: at the first limit a checkpoint begins, at the
-    second appends wait.
+    """Memory limits in bytes for entries that are not in a segment file yet: at the first one a checkpoint begins, at
+    the second one appends wait.
     """
 
     checkpoint_bytes: int
@@ -76,17 +76,15 @@ class WriteBuffers(NamedTuple):
 
 
 def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
-    """Return the limits for checkpoints of `checkpoint_bytes` if entries may use `most_bytes`.
-
-    The second limit allows the same amount again during a checkpoint. More would not help: the disk must write it
-    anyway.
+    """Return the limits for checkpoints of `checkpoint_bytes` if entries may use `most_bytes`. The second limit allows
+    the same amount again during a checkpoint.
     """
     checkpoint_bytes = min(checkpoint_bytes, most_bytes // 2)
     return WriteBuffers(checkpoint_bytes, min(most_bytes, max(2 * checkpoint_bytes, LEAST_WRITES_BYTES)))
 
 
 def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
-    """Create the budget. `own`: upper bounds from the configuration. The floors add up to 52/64 of the budget."""
+    """Create the budget with all parts. `own`: upper bounds from the configuration."""
     budget: MemoryBudget[T] = MemoryBudget(limit_bytes)
     for name, floor_64ths, bound_64ths, own_bytes in (
         (READS, 8, 32, own.reads),

@@ -1,8 +1,7 @@
-"""Fair shares of one memory part among holders that cannot give memory back on request.
+"""Fair shares of one memory part among holders that cannot give memory back on request. Pure.
 
-Pure. The memory already exists and is counted; a holder at its share gets no more input. While half of the part is
-free, each holder may use half of it; above that, an equal share. Each may always use a small minimum, so that one full
-holder does not stop the others.
+The memory already exists; a holder at its share gets no more input. While half of the part is free, each holder may use
+half of it; above that, an equal share. Each may always use a small minimum.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class MemoryShares(Generic[K]):
-    """The shares of one memory part. Invariant: the part counts exactly the memory of all holders."""
+    """Shares of one memory part, which counts exactly the memory of all holders."""
 
     def __init__(self, part: Part[object], least_bytes: int) -> None:
         """`least_bytes`: the minimum that each holder may always use."""
@@ -33,7 +32,9 @@ class MemoryShares(Generic[K]):
         return len(self._waiting)
 
     def report(self, holder: K, size_bytes: int) -> Settled[object] | None:
-        """Set the memory of `holder` in bytes; 0 when it ends. Return the consequences for other waiters."""
+        """Set the memory of `holder` in bytes; 0 when it ends. Return the waiters and read-ahead holders that the
+        caller must notify, or None.
+        """
         before_bytes = self._used.pop(holder, 0)
         if size_bytes:
             self._used[holder] = size_bytes
@@ -47,7 +48,9 @@ class MemoryShares(Generic[K]):
         return max(self._least_bytes, most_bytes // shares)
 
     def stops(self, holder: K) -> bool:
-        """Return whether `holder` has reached its share. `freed` returns the holder when it may continue."""
+        """Return whether `holder` has reached its share, so that its input must pause. `freed` returns it when it may
+        continue.
+        """
         if self._used.get(holder, 0) < self.allowed_bytes():
             return False
         self._waiting[holder] = None

@@ -1,4 +1,5 @@
-"""The claim of a broker's id (host:port) in the metadata store that several brokers share.
+"""The broker's id (host:port) in the metadata store of a cluster: the broker claims it, so that no other broker uses
+it.
 
 The claim is a session value. When the session is lost, the store deletes it, and another broker may take the id. In the
 next session the broker claims it again:
@@ -32,8 +33,8 @@ _RACE_ATTEMPTS = 10
 
 
 class BrokerIdentity:
-    """The broker's id in a shared store. Call `claim` first; after a lost session the object claims the id again by
-    itself, until `close`.
+    """The broker's id in a shared store. Call `claim` first; after a lost session the object claims the id again, until
+    `close`.
     """
 
     def __init__(self, store: MetadataStore, broker_id: str, directory_id: str, facts: Mapping[str, object]) -> None:
@@ -49,8 +50,8 @@ class BrokerIdentity:
         """Why this broker must not take clients: another broker has its id. Empty without a conflict."""
 
     async def claim(self, deadline_s: float) -> None:
-        """Claim the id, again after each lost session. Raises StoreError if another broker has the id, or if no attempt succeeds
-        within `deadline_s`.
+        """Claim the broker's id, and retry after a lost session. Raises StoreError if another broker has the id, or if
+        no attempt succeeds within `deadline_s` seconds.
         """
         try:
             async with asyncio.timeout(deadline_s):
@@ -97,7 +98,10 @@ class BrokerIdentity:
                     continue
             else:
                 return None
-        raise StoreError(f"the broker id {self._broker_id} is being claimed by several brokers at the same time")
+        raise StoreError(
+            f"several brokers claim the id {self._broker_id} at the same time: give each broker its own "
+            "advertisedAddress and webServicePort"
+        )
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event is SessionEvent.RENEWED:
@@ -148,11 +152,11 @@ def _decoded_holder(value: bytes) -> dict[str, object]:
 
 
 def directory_id(stored: bytes | None, runtime: Runtime) -> str:
-    """Return the id of the data directory: `stored`, the value at DIRECTORY_ID_PATH, or a new id if that is None."""
+    """Return the id of the data directory: `stored`, or a new random id if that is None."""
     return f"{runtime.random.getrandbits(128):032x}" if stored is None else stored.decode(errors="replace")
 
 
 async def keep_directory_id(embedded: MetadataStore, identity: str) -> None:
-    """Store `identity` as the id of the data directory, at its first use with a shared store."""
+    """Store the id of the data directory in its embedded metadata store, unless it is stored already."""
     if await embedded.get(DIRECTORY_ID_PATH) is None:
         await embedded.put(DIRECTORY_ID_PATH, identity.encode())

@@ -1,8 +1,8 @@
-"""Updates caches of a shared metadata store: after each change by any broker, the cache reads the changed document
-again.
+"""Keeps the caches of a shared metadata store current: after each change by any broker, the cache reads the changed
+document again.
 
-A broker's own changes are reported too and cause one more read. After a time without a connection, everything is read
-again. An embedded store has no other users, so nothing is watched there.
+A broker's own changes cause one more read. After a time without a connection, everything is read again. An embedded
+store has no other users, so nothing is watched there.
 
 Operation: paths that changed are collected, and one task for each cache reads them one after another. A failed read is
 repeated until it succeeds; the cache itself handles a document that cannot be decoded.
@@ -28,10 +28,10 @@ class RefreshedCache(Protocol):
     """A cache of documents. Both methods raise StoreError if the store cannot be read."""
 
     async def refresh(self, path: str) -> None:
-        """Read the document at `path` again, apply it, and notify the cache's listeners. Unknown paths are ignored."""
+        """Read the document at `path` again and notify the cache's listeners. Paths of other documents are ignored."""
 
     async def read_again(self) -> None:
-        """Read all documents again, apply them, and notify the cache's listeners."""
+        """Read all documents again and notify the cache's listeners."""
 
 
 class CacheRefresher:
@@ -43,7 +43,9 @@ class CacheRefresher:
         self._caches: list[_Refreshed] = []
 
     def keep(self, cache: RefreshedCache, *prefixes: str) -> None:
-        """Register `cache`, which is refreshed after changes below `prefixes`. Call this before the cache is loaded."""
+        """Register a cache: after a change below one of the `prefixes`, it reads the document again. Call this before
+        the cache is loaded.
+        """
         if not self._store.is_shared:
             return
         refreshed = _Refreshed(cache, self._tasks)

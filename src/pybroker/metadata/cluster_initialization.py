@@ -1,7 +1,7 @@
-"""Prepares a shared metadata store for a cluster, like Pulsar's `initialize-cluster-metadata`.
+"""Prepares a shared metadata store for a cluster (`pybroker metadata init`), like Pulsar's
+`initialize-cluster-metadata`.
 
-Repeatable: existing documents stay, and the next run completes an interrupted one. Writes the root node, the documents
-of the cluster, its tenants and namespaces, and the nodes that bookies need to start.
+Repeatable: existing documents stay, and the next run completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ async def initialize_cluster(
     report: Report,
     random: Random,
 ) -> None:
-    """Write missing nodes and documents, and report each of them. Raises StoreError and AdminError."""
+    """Create the missing nodes and documents of a cluster: root node, cluster, tenants, namespaces, and the nodes that
+    bookies need. Report each of them. Raises StoreError and AdminError.
+    """
     await _make_root(addresses.metadata, options, deadline_s, report)
     if addresses.configuration is not None:
         await _make_root(addresses.configuration, options, deadline_s, report)
@@ -116,7 +118,6 @@ def _told(report: Report, what: str, *, existed: bool, changed: bool) -> None:
 
 
 def _random_uuid(random: Random) -> str:
-    """Return a UUID of version 4."""
     bits = random.getrandbits(128)
     bits = bits & ~(0xF << 76) | 4 << 76
     bits = bits & ~(3 << 62) | 2 << 62
@@ -134,7 +135,6 @@ async def _client(addresses: ServerAddresses, options: ClientOptions, deadline_s
 
 
 async def _make_root(addresses: ServerAddresses, options: ClientOptions, deadline_s: float, report: Report) -> None:
-    """Create the root node of the cluster and its parents, all persistent."""
     if not addresses.chroot:
         return
     client = await _client(ServerAddresses(addresses.servers), options, deadline_s)

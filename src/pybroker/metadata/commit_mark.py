@@ -1,12 +1,13 @@
-"""The commit mark: the number of answered transactions of the metadata store, in a marker file beside the database.
+"""The commit mark: the number of confirmed transactions of the metadata store, in a file beside the database. It shows
+whether the database has lost some.
 
 SQLite takes the first damaged frame of its log for the end of the log, and does not notice that a database was replaced
-by an older or an empty one. A database with fewer commits than its mark has lost some. The mark is written after each
-commit and before the caller gets the result, without a sync. So it survives the end of the process, and is never ahead
-of the device. (A start does not write the mark, because it may see commits that no sync has covered.) An unreadable
-mark counts as 0.
+by an older or an empty one. The mark is written after each commit and before the caller gets the result, without a
+sync. So it survives the end of the process, and is never ahead of the device. An unreadable mark counts as 0.
 
-0 8 16 | PYBMETA1 | commits | crc32c | 8 bytes | u64 | u32
+    0        8         16
+    | PYBMETA1 | commits | crc32c |
+    | 8 bytes  | u64     | u32    |
 
 Concurrency: used only by the thread that owns the database.
 """
@@ -24,7 +25,9 @@ _LAYOUT = MarkerLayout(b"PYBMETA1", 1, slot_count=1, slot_bytes=MARKER_BYTES)
 
 
 def decode_mark(data: bytes) -> int | None:
-    """Return the number of answered commits; 0 if none was ever written, None if the mark is damaged."""
+    """Return the number of confirmed transactions in the mark file's content; 0 for an empty file, None if the mark is
+    damaged.
+    """
     if not any(data):
         return 0
     values = _LAYOUT.decode(data) if len(data) == MARKER_BYTES else None
@@ -39,7 +42,7 @@ class CommitMark:
         self._file = MarkerFile(disk.open_mapped(path, MARKER_BYTES), _LAYOUT)
 
     def read(self) -> int:
-        """Return the number of answered commits; 0 if it is unknown. A damaged mark is logged."""
+        """Return the number of confirmed transactions; 0 without a valid mark. A damaged mark is logged."""
         commits = decode_mark(self._file.content())
         if commits is None:
             logs.warning(

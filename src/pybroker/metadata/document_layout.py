@@ -16,8 +16,7 @@
 | schema versions | /schemas | /pybroker/schemas |
 
 Pure: `converted_documents` returns the changes to the values that it gets. The caller applies the changes in one
-transaction. It passes all values below DOCUMENTS together, since some depend on others, and the values below SCHEMAS in
-any parts. A document that cannot be read keeps its path and is reported; it had no effect before either.
+transaction.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Conversion(NamedTuple):
 
 
 def converted_documents(rows: Mapping[str, tuple[bytes, int]]) -> Conversion:
-    """Return the changes that bring `rows`, value and version by path, from layout 2 to layout 3."""
+    """Return the changes that convert documents of layout 2 to layout 3. `rows`: value and version by path."""
     removed: list[str] = []
     written: dict[str, tuple[bytes, int]] = {}
     unreadable: list[str] = []

@@ -1,7 +1,4 @@
-"""A metadata store that measures the operations of another store: durations and written bytes.
-
-Slow operations are logged.
-"""
+"""A metadata store that measures the durations and written bytes of another store, and logs slow operations."""
 
 from __future__ import annotations
 
@@ -84,9 +81,8 @@ class MeasuredMetadataStore(MetadataStore):
     def values_at(
         self, path: str, depth: int, page_values: int = PAGE_VALUES
     ) -> AsyncIterator[tuple[list[str], Versioned]]:
-        """Yield the values of `store`.
-
-        In an embedded store, which reads in pages, each page is measured; elsewhere nothing.
+        """Yield the values of the measured store. The reads of an embedded store are measured; those of a shared store
+        are not.
         """
         if self._store.is_shared:
             return self._store.values_at(path, depth, page_values)

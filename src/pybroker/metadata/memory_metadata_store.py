@@ -1,7 +1,4 @@
-"""MetadataStore in memory, for tests and for brokers without durable data.
-
-One contract test runs against all implementations.
-"""
+"""The metadata store in memory, for tests and for brokers without durable data."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class MemoryMetadataStore(MetadataStore):
         self._closed = False
 
     def copied(self) -> MemoryMetadataStore:
-        """Return a copy for another process: without session values and watches."""
+        """Return a copy without session values and watches, as another process would find the store."""
         copy = MemoryMetadataStore()
         copy._values = {path: value for path, value in self._values.items() if path not in self._of_session}
         return copy
@@ -141,8 +138,8 @@ class MemoryMetadataStore(MetadataStore):
 
 
 def require_changes(changes: Sequence[Change], version_of: Callable[[str], int | None]) -> None:
-    """Raise BadVersionError unless all `changes` apply to the present versions. `version_of` returns None for a path
-    without value.
+    """Raise BadVersionError unless every change expects the present version of its path. `version_of` returns the
+    present version, None for a path without value.
     """
     assert len({change.path for change in changes}) == len(changes), "a path occurs once"
     for change in changes:
@@ -153,13 +150,17 @@ def require_changes(changes: Sequence[Change], version_of: Callable[[str], int |
 
 
 def require_countable(parent: str, existing: Versioned | None) -> None:
-    """Raise StoreError if `parent` has a value, so that its version cannot count sequential children."""
+    """Raise StoreError if `parent`, whose children shall be numbered, has a value: its version cannot count the
+    children then.
+    """
     if existing is not None and existing.value:
-        raise StoreError(f"{parent} has a value, so the store cannot use its version to number the names below it")
+        raise StoreError(f"the names below {parent} cannot be numbered, because {parent} has a value of its own")
 
 
 def require_version(path: str, present: int | None, expected: int) -> None:
-    """Raise BadVersionError unless `present` (None without a value) is the expected version."""
+    """Raise BadVersionError unless the value at `path` has the version that the caller expects. `present`: its version,
+    None without a value.
+    """
     if expected == ANY_VERSION:
         return
     if expected == NOT_EXISTING:

@@ -106,19 +106,17 @@ def schema_version(schema_path: str, version: int) -> str:
 
 
 def schema_name(topic: TopicName) -> str:
-    """Return the schema's name `tenant/ns/encoded-name`, as in Pulsar."""
+    """Return the name of a topic's schema, `tenant/namespace/encoded-topic`, as in Pulsar."""
     return f"{topic.namespace}/{quote(topic.partitioned_name.local_name, safe='')}"
 
 
 def java_encoded(name: str) -> str:
-    """Return the name of a topic or cursor as a path segment, as Java's URLEncoder does."""
+    """Encode the name of a topic or cursor as a path segment, as Java's URLEncoder does."""
     return quote_plus(name, safe="*").replace("~", "%7E")
 
 
 def java_decoded(segment: str) -> str:
-    """Return the name that `java_encoded` or `TopicName.storage_path` has encoded. (Neither leaves a plus sign in the
-    segment.)
-    """
+    """Return the name that `java_encoded` or `TopicName.storage_path` has encoded."""
     return unquote_plus(segment)
 
 

@@ -8,7 +8,7 @@ Stores: in memory and in SQLite (embedded: this process is their only user), and
 brokers). Differences of a shared store:
 
 * Values change without this process. `watch` reports it; a cache must also handle `missed`, after which changes may have
-  gone unnoticed. Reads may be older than another broker's last change; `sync` ends that. Versions decide.
+  gone unnoticed. Reads may be older than another broker's last change; `sync` ends that.
 * The store may be unreachable: MetadataUnavailable, a change did not happen. If the answer to a change was lost, the store
   reads back and continues, or raises UnknownOutcome if that does not decide.
 * The process has a session. Session values (`put_for_session`) disappear with it. While the session is suspended, nothing
@@ -106,14 +106,12 @@ class MetadataStore(ABC):
 
     @property
     def latencies(self) -> OperationLatencies | None:
-        """Return the measured latencies; None if the store does not measure them."""
         return None
 
     # --- session -----------------------------------------------------------------------------------------------------
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes change the values too."""
         return False
 
     @property
@@ -121,7 +119,7 @@ class MetadataStore(ABC):
         return SessionState.CONNECTED
 
     def holds_session(self) -> bool:
-        """Return whether the session values certainly exist now."""
+        """Return whether this process certainly has its session now, so that its session values exist."""
         return True
 
     @property
@@ -131,7 +129,7 @@ class MetadataStore(ABC):
 
     @property
     def session_ticket(self) -> SessionTicket | None:
-        """Return a ticket with which a later process can end this session; None for an embedded store."""
+        """Return a ticket with which a later process can end this session immediately; None for an embedded store."""
         return None
 
     def listen(self, listener: SessionListener) -> None:  # noqa: B027  (an embedded store has no events)
@@ -144,74 +142,74 @@ class MetadataStore(ABC):
         """Return the value at `path`; None without one."""
 
     async def times_of(self, path: str) -> NodeTimes | None:
-        """Return the times of a value; None without a value, or if the store does not keep them. Raises StoreError."""
+        """Return when the value at `path` was created and changed; None without a value, or if the store does not
+        record it. Raises StoreError.
+        """
         return None
 
     @abstractmethod
     async def put(self, path: str, value: bytes, expected_version: int = ANY_VERSION) -> int:
-        """Store a value and return its new version. With `expected_version` NOT_EXISTING, there must not be a value
-        yet. Parents need not exist.
+        """Store a value and return its new version. Raises BadVersionError if the present version is not
+        `expected_version` (NOT_EXISTING: there must be no value). Parents need not exist.
         """
 
     @abstractmethod
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
-        """Delete the value at `path` (not its children). Return False if there was none."""
+        """Delete the value at `path`, not the values below it. Return False if there was none."""
 
     @abstractmethod
     async def children(self, path: str) -> list[str]:
-        """Return the sorted names of everything directly below `path`, values or inner nodes."""
+        """Return the sorted names directly below `path`, of values and of parents of values."""
 
     @abstractmethod
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Return up to `limit` values below `path`, with their paths, in the order of the paths. The first value
-        follows the path `after`; "" begins with the first one.
+        """Return up to `limit` values below `path` with their paths, sorted by path, beginning after the path `after`
+        ("": with the first one).
 
-        A shorter list than `limit` means that no more values exist. Costs a fraction of single `get` calls.
+        A list shorter than `limit` means that no more values exist. Costs a fraction of single `get` calls.
         """
 
     def values_at(
         self, path: str, depth: int, page_values: int = PAGE_VALUES
     ) -> AsyncIterator[tuple[list[str], Versioned]]:
-        """Yield each value that is exactly `depth` segments below `path`, with these segments, in the order of the paths.
-
-        Takes one operation of the store for each `page_values` values below `path`. Raises StoreError.
+        """Yield each value that is exactly `depth` segments below `path`, with these segments, sorted by path.
+        `page_values`: number of values below `path` to read with one operation of the store. Raises StoreError.
         """
         return _values_at(self, path, depth, page_values)
 
     @abstractmethod
     async def delete_tree(self, path: str) -> int:
-        """Delete `path` and everything below it. Return the number of values.
+        """Delete the value at `path` and all values below it. Return their number.
 
         Atomic in an embedded store. In a shared store, a failure may leave a part; then call it again.
         """
 
     @abstractmethod
     async def values_of(self, paths: Sequence[str]) -> list[Versioned | None]:
-        """Return the result of `get` for each path, at a fraction of the cost of single calls."""
+        """Return the values at these paths, None for a path without value. Costs a fraction of single `get` calls."""
 
     @abstractmethod
     async def change_together(self, changes: Sequence[Change]) -> list[int | None]:
-        """Perform all changes or none; return the versions of the puts. Each path may occur once, and parents need not exist.
-
-        Raises BadVersionError if one of the changes does not apply.
+        """Perform all changes or none; return the new versions of the puts. Each path may occur once. Raises
+        BadVersionError if a change expects another version than the present one.
         """
 
     @abstractmethod
     async def put_for_session(self, path: str, value: bytes) -> int:
-        """Store a value that disappears at the end of the session, and return its version. Raises BadVersionError if a
-        value exists.
+        """Store a value that disappears at the end of this process's session, and return its version. Raises
+        BadVersionError if a value exists.
 
         Later puts and deletes work as with other values. A deletion that began in one session never takes effect in a
-        later session, where the value may be another broker's. The value cannot have children.
+        later session, where the value may be another broker's. No value can be stored below it.
         """
 
     @abstractmethod
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
-        """Store a new value at `path` followed by ten digits, a number that rises with each call for the same parent.
-        Return the whole path.
+        """Store a value at a new path: `path` followed by ten digits, a number that rises with each call for the same
+        parent. Return the new path.
 
-        No number is used twice, also after a restart. An embedded store counts in the version of the parent, which then
-        has no value of its own. After UnknownOutcome, a value may exist although no caller knows its path.
+        No number is used twice, also after a restart. In an embedded store, the parent cannot have a value of its own.
+        After UnknownOutcome, a value may exist although no caller knows its path.
         """
 
     async def sync(self) -> None:  # noqa: B027  (an embedded store has no other users)
@@ -221,21 +219,19 @@ class MetadataStore(ABC):
     def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
         """Call `watch(path)` after every change at or below `prefix`, for as long as the store lives.
 
-        A shared store also reports inner nodes that are created or deleted.
-
-        Call `missed()` when changes may have gone unreported, because the store was unreachable. The caller then reads
-        all cached values again. An embedded store never calls it.
+        Call `missed()` when changes may have gone unreported, because a shared store was unreachable. The caller then
+        reads all cached values again. A shared store also reports parents that are created or deleted.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Release the back end. Idempotent."""
+        """Close the store. Idempotent."""
 
 
 def values_at(
     store: MetadataStore, path: str, depth: int, page_values: int = PAGE_VALUES
 ) -> AsyncIterator[tuple[list[str], Versioned]]:
-    """Yield the values of `store.values_at`, for callers that only depend on this module."""
+    """Yield the values of `store.values_at`: a function for callers that import only this module."""
     return store.values_at(path, depth, page_values)
 
 
@@ -255,7 +251,7 @@ async def _values_at(
 
 
 def prefix_below(path: str) -> str:
-    """Return the common beginning of everything below `path`."""
+    """Return the common prefix of all paths below `path`."""
     assert path.startswith("/"), path
     return path.rstrip("/") + "/"
 

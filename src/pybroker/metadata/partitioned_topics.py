@@ -3,8 +3,7 @@
 Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values
 that the store does not. A partitioned topic exists as long as its stored metadata, whether its partitions exist or not.
 
-Reads are synchronous, because each load of a topic needs them. Callers must not change the results. Refusals are
-AdminErrors with the codes of Pulsar's REST API.
+Callers must not change the results of reads. Refusals are AdminErrors with the codes of Pulsar's REST API.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class PartitionedTopics:
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read all partitioned topics into the cache. Raises StoreError."""
         async with self._writing:
             async for (tenant, local_name, domain, segment), found in values_at(
                 self._store, metadata_paths.PARTITIONED_TOPICS, 4
@@ -56,7 +54,9 @@ class PartitionedTopics:
             self._by_namespace = read._by_namespace
 
     async def refresh(self, path: str) -> None:
-        """Read the topic at `path` again, which another broker may have changed. Raises StoreError."""
+        """Read the topic whose metadata is at `path` again, because another broker may have changed it. Raises
+        StoreError.
+        """
         match path.removeprefix(metadata_paths.PARTITIONED_TOPICS).split("/")[1:]:
             case [tenant, local_name, domain, segment]:
                 topic = metadata_paths.partitioned_topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
@@ -84,7 +84,7 @@ class PartitionedTopics:
         return [name for topics in self._by_namespace.values() for name, each in topics.items() if each.deleted]
 
     async def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
-        """Store the metadata of a new partitioned topic. Refused: 409 if `topic` is partitioned already."""
+        """Store the metadata of a new partitioned topic. Raises AdminError 409 if the topic is partitioned already."""
         metadata = PartitionedTopicMetadata(partitions, properties=dict(properties) if properties else None)
         async with self._writing:
             try:
@@ -94,10 +94,11 @@ class PartitionedTopics:
             self._remember(topic, metadata)
 
     async def update(self, topic: TopicName, change: Callable[[PartitionedTopicMetadata], None]) -> None:
-        """Apply `change` to the stored metadata. `change` is called again if another broker has changed the metadata
+        """Apply `change` to the metadata of a partitioned topic; again if another broker has changed the metadata
         meanwhile.
 
-        Refused: 404 if `topic` is not partitioned, 409 after repeated concurrent changes, and the refusals of `change`.
+        Raises AdminError: 404 if the topic is not partitioned, 409 after repeated concurrent changes; and the errors of
+        `change`.
         """
         path, subject = metadata_paths.partitioned_topic(topic), f"The partitioned topic {topic}"
 
@@ -113,7 +114,7 @@ class PartitionedTopics:
             self._remember(topic, metadata)
 
     async def delete(self, topic: TopicName) -> None:
-        """Delete the metadata of a partitioned topic. Unknown topics are ignored."""
+        """Delete the metadata of a partitioned topic; other topics are ignored."""
         async with self._writing:
             await self._store.delete(metadata_paths.partitioned_topic(topic))
             self._forget(topic)

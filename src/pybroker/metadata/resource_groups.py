@@ -21,7 +21,7 @@ from pybroker.metadata.stored_document import decoded_or_logged, rewrite
 
 
 class ResourceGroup(msgspec.Struct):
-    """Rates per second; 0 or less is no limit."""
+    """Rates per second of a resource group; 0 or less is no limit."""
 
     publishRateInMsgs: int = -1
     publishRateInBytes: int = -1
@@ -69,7 +69,6 @@ class ResourceGroups:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Read all groups into the cache. Raises StoreError."""
         async with self._writing:
             self._groups = await self._read_all()
 
@@ -92,7 +91,9 @@ class ResourceGroups:
                 self._changed(name)
 
     async def refresh(self, path: str) -> None:
-        """Read the group at `path` again, which another broker may have changed. Raises StoreError."""
+        """Read the group whose document is at `path` again, because another broker may have changed it. Raises
+        StoreError.
+        """
         name = metadata_paths.name_of_segment(path.removeprefix(f"{metadata_paths.RESOURCE_GROUPS}/"))
         async with self._writing:
             before, found = self._groups.get(name), await self._store.get(path)
@@ -113,7 +114,7 @@ class ResourceGroups:
         return self._groups.get(name)
 
     async def put(self, name: str, change: ResourceGroupChange) -> None:
-        """Create the group, or apply `change` to it. Refused: 412 for an invalid name."""
+        """Create the resource group, or apply `change` to it. Raises AdminError 412 for an invalid name."""
         if not name.strip():
             raise AdminError(412, "the resource group needs a name")
         async with self._writing:
@@ -126,7 +127,7 @@ class ResourceGroups:
         self._changed(name)
 
     async def delete(self, name: str) -> None:
-        """Delete the group. Refused: 404 if missing. The caller checks that no namespace uses it."""
+        """Delete the resource group, which no namespace may use. Raises AdminError 404 if it does not exist."""
         async with self._writing:
             if name not in self._groups:
                 raise AdminError(404, "ResourceGroup does not exist")

@@ -1,17 +1,16 @@
-"""Clusters, tenants, and namespaces in a write-through cache of the metadata store. Also policies of single topics,
+"""Clusters, tenants, and namespaces in a write-through cache of the metadata store; and the policies of single topics,
 which are not cached.
 
 Invariants: a change is durable when its method returns, and only then visible to reads; the cache never contains values
-that the store does not. Refusals are AdminErrors with the codes of Pulsar's REST API.
+that the store does not. "Refused: 409" means an AdminError with this code, as in Pulsar's REST API.
 
 A namespace has two documents. The policies hold for all clusters. The local policies hold for this cluster: bundles,
 the migration flag, and placement. As in Pulsar, bundles and migration flag of the local policies are in force as soon
 as local policies exist, otherwise the ones of the policies. Local policies without bundles mean a single bundle. The
 cache contains the result.
 
-Reads are synchronous, because each lookup needs several. The results belong to the cache: callers must not change them.
-Policies of single topics are read from the store; a loaded topic keeps its policies, and the listener reports changes.
-The broker checks whether a namespace contains topics before it requests the deletion.
+Callers must not change the results of reads, which belong to the cache. The broker checks whether a namespace contains
+topics before it requests the deletion.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ class PolicyListener(ABC):
 
     @abstractmethod
     def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Called after the topic's policies were read again, because another broker may have changed them."""
+        """Called with the present policies of a topic, because another broker may have changed them."""
 
     @abstractmethod
     async def topics_missed(self) -> None:
-        """Called when other brokers may have changed the policies of any topic."""
+        """Called when other brokers may have changed the policies of any topic without a report."""
 
 
 class Resources:
@@ -91,7 +90,6 @@ class Resources:
         self._listeners.append(listener)
 
     async def load(self) -> None:
-        """Read all documents into the cache. Raises StoreError."""
         async with self._writing:
             await self._read_all()
 
@@ -135,7 +133,7 @@ class Resources:
                 await listener.topics_missed()
 
     async def refresh(self, path: str) -> None:
-        """Read the document at `path` again, which another broker may have changed. Raises StoreError."""
+        """Read the document at `path` again, because another broker may have changed it. Raises StoreError."""
         match path.split("/")[1:]:
             case ["admin", "clusters", name]:
                 async with self._writing:
@@ -188,9 +186,8 @@ class Resources:
             await listener.namespace_changed(namespace)
 
     async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
-        """Create missing objects that every broker needs: its cluster, two tenants, and their namespaces.
-
-        Raises InvalidTopicName for an invalid name in `bootstrap_namespaces`.
+        """Create the objects that every broker needs, if they are missing: its cluster, two tenants, and their
+        namespaces. Raises InvalidTopicName for an invalid name in `bootstrap_namespaces`.
         """
         self._local_cluster = cluster_name
         if cluster_name not in self._clusters:
@@ -223,7 +220,7 @@ class Resources:
         return found.get(namespace) if found is not None else None
 
     async def put_cluster(self, name: str, data: ClusterData) -> None:
-        """Create or replace a cluster. Refused: 412 for an invalid name."""
+        """Create or replace a cluster. Raises AdminError 412 for an invalid name."""
         async with self._writing:
             if not is_valid_entity(name):
                 raise AdminError(412, "Cluster name is not valid")
@@ -232,9 +229,8 @@ class Resources:
             self._clusters[name] = data
 
     async def update_cluster(self, name: str, change: Callable[[ClusterData], None]) -> None:
-        """Apply `change` to the stored cluster; again if another broker has changed the cluster during the call.
-
-        Refused: 404 if the cluster is missing, 409 after repeated concurrent changes.
+        """Apply `change` to the stored cluster; again if another broker has changed the cluster meanwhile. Raises
+        AdminError: 404 if the cluster is missing, 409 after repeated concurrent changes.
         """
         async with self._writing:
             path, subject = metadata_paths.cluster(name), f"Cluster {name}"
@@ -245,7 +241,7 @@ class Resources:
             self._clusters[name] = data
 
     async def delete_cluster(self, name: str) -> None:
-        """Delete a cluster. Refused: 404 if missing, 412 while namespaces use it."""
+        """Delete a cluster. Raises AdminError: 404 if it is missing, 412 while namespaces use it."""
         async with self._writing:
             if name not in self._clusters:
                 raise AdminError(404, "Cluster does not exist")
@@ -260,10 +256,8 @@ class Resources:
             del self._clusters[name]
 
     async def create_tenant(self, name: str, info: TenantInfo, limit: int = 0) -> None:
-        """Create a tenant.
-
-        Refused: 412 for an invalid name, for missing or unknown clusters, and if there are `limit` tenants already (0
-        for no limit); 409 if the tenant exists.
+        """Create a tenant. Raises AdminError: 409 if the tenant exists; 412 for an invalid name, for missing or unknown
+        clusters, and if `limit` tenants exist (0: no limit).
         """
         async with self._writing:
             if not is_valid_entity(name):
@@ -277,7 +271,9 @@ class Resources:
             self._tenants[name] = info
 
     async def update_tenant(self, name: str, info: TenantInfo) -> None:
-        """Replace the document of a tenant. Refused: 404 if missing, 412 for missing or unknown clusters."""
+        """Replace the document of a tenant. Raises AdminError: 404 if it is missing, 412 for missing or unknown
+        clusters.
+        """
         async with self._writing:
             if name not in self._tenants:
                 raise AdminError(404, "Tenant does not exist")
@@ -289,7 +285,7 @@ class Resources:
             self._tenants[name] = info
 
     async def delete_tenant(self, name: str) -> None:
-        """Delete a tenant. Refused: 404 if missing, 409 while it has namespaces."""
+        """Delete a tenant. Raises AdminError: 404 if it is missing, 409 while it has namespaces."""
         async with self._writing:
             if name not in self._tenants:
                 raise AdminError(404, "Tenant does not exist")
@@ -299,11 +295,11 @@ class Resources:
             del self._tenants[name]
 
     async def create_namespace(self, namespace: NamespaceName, policies: NamespacePolicies, limit: int = 0) -> None:
-        """Create a namespace; absent bundles and clusters become the defaults.
+        """Create a namespace; absent bundles and clusters get the defaults.
 
-        Refused: 412 for an invalid name and if the tenant has `limit` namespaces already (0 for no limit), 404 if the
-        tenant does not exist, 409 if the namespace exists, 403 for a cluster that the tenant may not use, 400 for
-        invalid bundles.
+        Raises AdminError: 409 if the namespace exists, 404 if the tenant does not, 412 for an invalid name and if the
+        tenant has `limit` namespaces (0: no limit), 403 for a cluster that the tenant may not use, 400 for invalid
+        bundles.
         """
         async with self._writing:
             if not is_valid_entity(namespace.local_name):
@@ -339,12 +335,11 @@ class Resources:
             self._remember(namespace, created)
 
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
-        """Apply `change` to the stored policies of a namespace. `change` is called again if another broker has changed
-        the policies meanwhile.
+        """Apply `change` to the stored policies of a namespace; again if another broker has changed them meanwhile.
+        Return when all listeners have applied the result.
 
-        `change` gets the bundles and the migration flag of the policies document; `update_bundles` and
-        `update_local_policies` change them. Returns when all listeners have processed the change. Refused: 404 without
-        the namespace, 409 after repeated concurrent changes, and the refusals of `change`.
+        Use `update_bundles` and `update_local_policies` for bundles and the migration flag. Raises AdminError: 404
+        without the namespace, 409 after repeated concurrent changes; and the errors of `change`.
         """
         async with self._writing:
             await self._change_namespace(namespace, change)
@@ -352,10 +347,11 @@ class Resources:
             await listener.namespace_changed(namespace)
 
     async def update_bundles(self, namespace: NamespaceName, change: Callable[[BundlesData], BundlesData]) -> None:
-        """Replace the bundles of a namespace by the result of `change`, which is called again after a concurrent change.
+        """Replace the bundles of a namespace by the result of `change`; again if another broker has changed them
+        meanwhile.
 
-        As in Pulsar, two documents of a namespace contain its bundles. The local policies are changed first; brokers
-        use these bundles. The namespace policies are changed afterwards, for programs that read only the policies.
+        A namespace has its bundles in two documents, as in Pulsar. This method changes the local policies first, which
+        brokers use, and then the namespace policies, for programs that read only these.
         """
         async with self._writing:
 
@@ -384,10 +380,10 @@ class Resources:
         self._remember(namespace, policies)
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
-        """Delete a namespace. Refused: 404 if missing.
+        """Delete a namespace with its local policies and quotas. Raises AdminError 404 if it is missing.
 
-        The policies are deleted last: after a crash, the namespace still exists, and a new namespace of this name never
-        inherits its local policies or quotas.
+        The policies are deleted last: after a crash, the namespace still exists, and a new namespace of this name
+        inherits nothing.
         """
         async with self._writing:
             await self._store.delete_tree(metadata_paths.resource_quotas(namespace))
@@ -399,24 +395,23 @@ class Resources:
                 raise AdminError(404, "Namespace does not exist")
 
     def keep_topic_policies_in(self, store: TopicPoliciesStore) -> None:
-        """Store the policies of topics in `store` from now on. That store reports changes to the broker by itself."""
+        """Use `store` for the policies of topics from now on. That store reports changes to the broker by itself."""
         self._topic_policies = store
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies that are set for `topic` itself, in this cluster only."""
+        """Return the policies that are set for the topic itself in this cluster only."""
         return await self._topic_policies.get(topic)
 
     async def topic_policies_in_force(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies that are set for `topic` itself: of this cluster, or else of all clusters.
+        """Return the policies that are set for the topic itself: in this cluster, or else in all clusters.
 
-        A caller that registers the listener in the same event loop iteration misses no change.
+        A caller that registers its listener in the same event loop iteration misses no change.
         """
         return await self._topic_policies.in_force(topic)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
-        """Apply `change` to the policies of `topic` itself; again if another broker has changed them during the call.
-
-        Refused: 409 after repeated concurrent changes.
+        """Apply `change` to the policies of the topic itself; again if another broker has changed them meanwhile.
+        Raises AdminError 409 after repeated concurrent changes.
         """
         await self._topic_policies.update(topic, change)
 
@@ -428,9 +423,9 @@ class Resources:
             listener.topic_changed(topic, policies)
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """Delete the policies of a topic that is being deleted: a later topic of that name must not inherit them.
-
-        A partition has the policies of its partitioned topic, which stay. Refused: 409.
+        """Delete the policies of a topic that is being deleted, so that a later topic of this name does not inherit
+        them. A partition has the policies of its partitioned topic, which stay. Raises AdminError 409 after repeated
+        concurrent changes.
         """
         if topic.partition_index < 0:
             await self.delete_topic_policies(topic)
@@ -443,14 +438,12 @@ class Resources:
             await self.update_namespace(topic.namespace, change)
 
     def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
-        """Return the policies of a namespace in this cluster only; defaults without bundles if none are stored."""
+        """Return the policies of a namespace in this cluster only; without stored ones, defaults without bundles."""
         return self._local_policies.get(namespace) or LocalPolicies()
 
     async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
         """Apply `change` to the policies of a namespace in this cluster only; again if another broker has changed them
-        during the call.
-
-        Refused: 404 without the namespace, 409 after repeated concurrent changes.
+        meanwhile. Raises AdminError: 404 without the namespace, 409 after repeated concurrent changes.
         """
         async with self._writing:
             await self._change_local_policies(namespace, change)

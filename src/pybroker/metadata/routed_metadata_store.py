@@ -1,4 +1,4 @@
-"""A metadata store that consists of several: each path belongs to one of them.
+"""A metadata store that passes each operation to one of several stores, chosen by the path.
 
 In a shared store, the broker keeps documents that all brokers need. Documents that only make sense with its local
 ledgers are in the embedded store of its data directory. The documents that several clusters share may be in a third

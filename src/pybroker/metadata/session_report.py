@@ -1,4 +1,4 @@
-"""The session of this process with a shared metadata store: its state, its events, and a report of it."""
+"""The session of this process with a shared metadata store: its states and events, and a report for operators."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The metadata store that several brokers share: its address in the configuration, its opening, and checks at the start.
+"""The metadata store that several brokers share: its address in the configuration, its opening, and checks at the
+start.
 
-All checks happen before this broker writes anything. The modules of ZooKeeper are imported only if they are used: a broker
-with an embedded store starts without them.
+All checks happen before this broker writes anything.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ def shared_addresses(config: BrokerConfig) -> SharedAddresses | None:
 
 
 def parse_url(key: str, url: str) -> ServerAddresses | None:
-    """Return the server addresses in a metadata store URL of the configuration (`key`); None for an empty text.
-
-    Raises ConfigError for a store that is not supported.
+    """Return the server addresses in `url`, the value of the setting `key`; None for an empty value. Raises ConfigError
+    for a store that is not supported.
     """
     url = url.strip()
     if not url:
@@ -86,7 +85,9 @@ def parse_url(key: str, url: str) -> ServerAddresses | None:
 
 
 def client_options(config: BrokerConfig) -> ClientOptions:
-    """Return the options of the ZooKeeper client. Raises ConfigError for files that cannot be read."""
+    """Return the options of the ZooKeeper client from the configuration. Raises ConfigError for files that cannot be
+    read.
+    """
     from pybroker.zookeeper.client import ClientOptions  # noqa: PLC0415
     from pybroker.zookeeper.operations import CREATOR_ACL, OPEN_ACL  # noqa: PLC0415
 
@@ -130,9 +131,8 @@ def _sasl_credentials(config: BrokerConfig) -> SaslCredentials | None:
 async def open_shared_metadata(
     config: BrokerConfig, addresses: SharedAddresses, random: Random | None = None
 ) -> MetadataStore:
-    """Connect, and check the shared documents before anything is written.
-
-    Waits for the servers up to `metadataStoreStartTimeoutSeconds`. Raises StoreError and ConfigError.
+    """Connect to the shared metadata store, and check that this broker can use its documents. Waits for the servers up
+    to `metadataStoreStartTimeoutSeconds`. Raises StoreError and ConfigError.
     """
     from pybroker.metadata.zookeeper_metadata_store import ZooKeeperMetadataStore  # noqa: PLC0415
 
@@ -151,9 +151,8 @@ async def open_shared_metadata(
 
 
 def with_local_documents(config: BrokerConfig, shared: MetadataStore, embedded: MetadataStore) -> MetadataStore:
-    """Return a store that keeps the documents of the data directory in `embedded` and all others in `shared`.
-
-    It owns both stores.
+    """Return a store that keeps the documents of the data directory in `embedded` and all others in `shared`, and owns
+    both.
     """
     routes: dict[str, MetadataStore] = {LOCAL_STORE: embedded}
     if ledger_store_kind(config) is not LedgerStoreKind.BOOKKEEPER:
@@ -162,7 +161,9 @@ def with_local_documents(config: BrokerConfig, shared: MetadataStore, embedded: 
 
 
 async def open_shared_documents(config: BrokerConfig) -> MetadataStore:
-    """Connect to the shared stores for a command, without an embedded store. Raises StoreError and ConfigError."""
+    """Connect to the shared metadata store for a command, which needs no documents of a data directory. Raises
+    StoreError and ConfigError.
+    """
     addresses = shared_addresses(config.replace(ledger_store="local"))
     if addresses is None:
         raise ConfigError("no metadata store is given: add --metadata-store zk:host:2181/path, or set metadataStoreUrl")
@@ -170,10 +171,8 @@ async def open_shared_documents(config: BrokerConfig) -> MetadataStore:
 
 
 async def require_usable(store: MetadataStore, cluster_name: str, where: str) -> None:
-    """Check that the broker can use the store.
-
-    Raises StoreError if the store is not prepared for a cluster, belongs to another cluster, or has documents of a
-    newer version.
+    """Raise StoreError if the broker cannot use the metadata store at the address `where`: it is not prepared for a
+    cluster, belongs to another cluster, or has documents of a newer version.
     """
     clusters = await store.children(metadata_paths.CLUSTERS)
     if not clusters:
@@ -191,7 +190,7 @@ async def require_usable(store: MetadataStore, cluster_name: str, where: str) ->
 
 
 async def require_layout(store: MetadataStore, where: str) -> None:
-    """Raise StoreError if the store has documents of a newer version."""
+    """Raise StoreError if the metadata store at the address `where` has documents of a newer version of pybroker."""
     found = await store.get(LAYOUT_PATH)
     version = LAYOUT_VERSION if found is None else _decoded_layout(found.value, where)
     if version > LAYOUT_VERSION:
@@ -218,9 +217,8 @@ async def write_layout(store: MetadataStore) -> None:
 
 
 async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: Iterable[str] = ()) -> None:
-    """Create missing objects that every broker needs: its cluster, two tenants, and their namespaces.
-
-    Repeats the attempt if other brokers create the same objects at the same time.
+    """Create the objects that every broker needs, if they are missing: its cluster, two tenants, and their namespaces.
+    Retry if other brokers create them at the same time.
     """
     for _ in range(BOOTSTRAP_ATTEMPTS - 1):
         try:

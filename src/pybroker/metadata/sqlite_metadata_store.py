@@ -1,11 +1,11 @@
-"""MetadataStore in one SQLite file: the default of a single broker.
+"""The metadata store in one SQLite file: the default of a single broker.
 
 Layout: the tables of `sqlite_table.py`, in WAL mode with `synchronous=FULL`, so a committed transaction survives power
 loss. `user_version` has the version of the layout; a newer one is refused, an older one is converted. A start reads all
 rows once and refuses damaged ones; a value is checked again at each read.
 
-Operation: the event loop queues operations; one thread, the only user of the connection, runs all queued operations as
-one transaction, so a burst of puts costs one disk flush. Operations take effect in the order of their calls.
+Operation: the event loop queues operations; one thread runs all queued operations as one transaction, so a burst of
+puts costs one disk flush. Operations take effect in the order of their calls.
 
 Invariants: no operation returns before its transaction is committed; if the commit fails, all operations of the batch
 fail and none took effect. A version mismatch fails only its own operation. Failure: without disk space an operation
@@ -119,7 +119,6 @@ class _Table:
         return row[0] if row else None
 
     def put_next(self, path: str, value: bytes) -> int:
-        """Store the value with the next version, and return that version."""
         return self.put_after(path, value, self.version(path))
 
     def put_after(self, path: str, value: bytes, present: int | None) -> int:
@@ -153,7 +152,6 @@ class _Table:
         self.connection.execute("DELETE FROM metadata WHERE path = ?", (path,))
 
     def close(self) -> None:
-        """Empty the log if possible, and close the connection."""
         if reason := empty_log(self.connection):
             logs.warning("metadata.log_kept", reason=reason)
         self.connection.close()
@@ -179,7 +177,6 @@ class _Table:
         self._committed()
 
     def _count_commit(self) -> None:
-        """Count the transaction, as its last change."""
         self.totals.commits += 1
         save_totals(self.connection, self.totals)
 
@@ -224,7 +221,7 @@ class SqliteMetadataStore(MetadataStore):
         mark: Path | None = None,
         threads: Threads | None = None,
     ) -> SqliteMetadataStore:
-        """Open or create the file in an existing directory. Raises StoreError, also for damage.
+        """Open or create the database file in an existing directory. Raises StoreError, also for damage.
 
         `mark`: the path of the commit mark (`CommitMark`), None for no mark. `disk`: by default the file system.
         """
@@ -237,9 +234,8 @@ class SqliteMetadataStore(MetadataStore):
         return SqliteMetadataStore(table, thread)
 
     async def keep_beside(self, path: str, value_of: Callable[[], bytes]) -> None:
-        """From now on, store the current value of `value_of` at `path` in each transaction that writes.
-
-        This needs no additional sync and notifies no watch. `value_of` is called in the metadata thread.
+        """From now on, each transaction that writes also stores the result of `value_of` at `path`. This needs no
+        additional sync and notifies no watch. `value_of` is called in the metadata thread.
         """
 
         def work(table: _Table) -> _Outcome:
@@ -389,8 +385,7 @@ class SqliteMetadataStore(MetadataStore):
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Pause the store for the duration of the block: no operation takes effect, and all calls wait until it ends.
-        One block at a time.
+        """Pause the store for the duration of the block: all calls wait, and none takes effect. One block at a time.
 
         The caller must limit the duration, because every request that needs metadata waits, and so does `close`.
         """
@@ -470,10 +465,8 @@ class SqliteMetadataStore(MetadataStore):
 
 
 def value_before_conversion(path: Path, key: str) -> bytes | None:
-    """Return the value at `key` in a file of any layout that no store has open, without converting or changing the
-    file. May block.
-
-    Return None without file or value, and for a damaged file, which `open` refuses. Raises StoreError for a newer
+    """Return the value at `key` in a database file of any layout that no store has open, without changing the file.
+    None without file or value, and for a damaged file, which `open` refuses. Blocks. Raises StoreError for a newer
     layout.
     """
     if not path.exists():
@@ -511,7 +504,7 @@ def _open_table(path: Path, disk: Disk, mark_path: Path | None) -> _Table:
 def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) -> None:
     if totals.commits < answered:
         raise StoreError(
-            f"the database contains only {totals.commits} changes of {answered} that were answered: its log "
+            f"the database contains only {totals.commits} of {answered} confirmed transactions: its log "
             "(-wal) is damaged or missing, or the database is an older copy. Restore the correct files. To "
             f"continue without the lost changes, remove {mark_path}"
         )

@@ -1,11 +1,10 @@
-"""The table of the SQLite metadata store, with checksums that prove its integrity.
+"""The table of the SQLite metadata store, with checksums that detect damaged, missing and outdated rows.
 
 Each row has a checksum over its path, version, and value. `totals` has the number of rows, the sum of their checksums,
-and the number of committed transactions; each transaction updates it. So the row's checksum shows a changed bit, and
-the totals show a missing, restored, or outdated row.
+and the number of committed transactions; each transaction updates it.
 
-`prepare` converts the tables of earlier layouts, in one transaction: layout 1 has no checksums, and the documents of layouts 1
-and 2 have other paths (`document_layout.py`).
+`prepare` converts the tables of earlier layouts, in one transaction: layout 1 has no checksums, and the documents of
+layouts 1 and 2 have other paths (`document_layout.py`).
 
 Concurrency: only the thread that owns the connection calls these functions.
 """
@@ -35,7 +34,6 @@ _CREATE_TOTALS = (
 
 
 def row_checksum(path: str, value: bytes, version: int) -> int:
-    """Return the CRC-32C over path, version and value."""
     name = path.encode()
     return crc32c(value, crc32c(name, crc32c(b"%d %d " % (version, len(name)))))
 
@@ -58,12 +56,11 @@ class Totals:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether the file never had any content."""
     return bool(connection.execute("PRAGMA user_version").fetchone()[0] == 0)
 
 
 def require_layout(found: int) -> None:
-    """Raise StoreError if the layout `found` is newer than this version of pybroker."""
+    """Raise StoreError if a newer version of pybroker wrote the layout `found`."""
     if found > LAYOUT_VERSION:
         raise StoreError(
             f"the database has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start "
@@ -149,13 +146,13 @@ def _convert(connection: sqlite3.Connection, totals: Totals, rows: list[tuple[st
 
 
 def check(connection: sqlite3.Connection) -> Totals:
-    """Read all rows and compare them with the totals, which are returned. Raises StoreError with a description of the
-    damage.
+    """Read all rows, compare them with the stored totals, and return the totals. Raises StoreError with a description
+    of damage.
     """
     check_pages(connection)
     row = connection.execute("SELECT commits, row_count, row_sum FROM totals").fetchone()
     if row is None:
-        raise StoreError("the database is damaged: the record of its number of values is missing")
+        raise StoreError("the database is damaged: its table of totals is empty")
     totals = Totals(*row)
     found = Totals(totals.commits)
     for path, value, version, checksum in connection.execute("SELECT path, value, version, checksum FROM metadata"):
@@ -170,20 +167,19 @@ def check(connection: sqlite3.Connection) -> Totals:
 
 
 def check_pages(connection: sqlite3.Connection) -> None:
-    """Raise StoreError if SQLite finds its file inconsistent."""
+    """Raise StoreError if SQLite's own check finds damage in the database file."""
     if found := page_damage(connection):
-        raise StoreError(f"it is damaged: {found}")
+        raise StoreError(f"the database is damaged: SQLite reports {found}")
 
 
 def require_whole(path: str, value: object, version: object, checksum: int) -> None:
-    """Raise StoreError if the row is damaged."""
+    """Raise StoreError if the row at `path` does not match its checksum."""
     is_typed = isinstance(path, str) and isinstance(value, bytes) and isinstance(version, int)
     if not is_typed or row_checksum(path, value, version) != checksum:  # type: ignore[arg-type]
         raise StoreError(f"the database is damaged: the value of {path!r} differs from the value that was stored")
 
 
 def save_totals(connection: sqlite3.Connection, totals: Totals) -> None:
-    """Store the totals. Called within a transaction."""
     connection.execute(
         "UPDATE totals SET commits = ?, row_count = ?, row_sum = ?",
         (totals.commits, totals.row_count, totals.row_sum),

@@ -1,10 +1,8 @@
-"""JSON documents of the metadata store that other programs write too.
+"""JSON documents of the metadata store that other programs write too, such as Java brokers.
 
-A document keeps all properties that this version does not know, at every depth: a newer pybroker, a Java broker or a
-tool may have added them. `rewrite` reads a document, changes only the known properties, and stores it.
-
-Unknown names in an enumeration, such as an action that only a newer version can permit, are read as absent, like Java brokers
-do, and stay in the document as well.
+A document keeps all properties that this version does not know, at every depth. `rewrite` reads a document, changes
+only the known properties, and stores it. Unknown names in an enumeration are read as absent, like Java brokers do, and
+stay in the document as well.
 
 An empty value counts as no document: ZooKeeper has such values at the parents of other nodes.
 """
@@ -45,11 +43,12 @@ async def rewrite(
     subject: str,
     new: Callable[[], T] | None = None,
 ) -> T | None:
-    """Store the result of `change` for the document at `path`, or for `new()` if there is none. Return the result.
+    """Replace the document at `path` by the result of `change`, and return the result. Without a document, pass `new()`
+    to `change`, or without `new` store nothing and return None.
 
-    Return None, and store nothing, if there is no document and no `new`. `change` is called again with the current
-    document if another broker has changed it meanwhile. Refused: 409 after repeated concurrent changes (the error text
-    contains `subject`), and the refusals of `change`. Raises StoreError if the document cannot be read.
+    `change` is called again if another broker has changed the document meanwhile. Raises AdminError 409, whose text
+    names `subject`, after repeated concurrent changes; the errors of `change`; and StoreError if the document cannot be
+    read.
     """
     for _ in range(UPDATE_ATTEMPTS):
         found = await store.get(path)
@@ -72,7 +71,7 @@ async def rewrite(
 
 
 def decoded(path: str, value: bytes, kind: type[T]) -> T:
-    """Decode a document. Raises StoreError if it is invalid; the text contains `path`."""
+    """Decode a document as an object of type `kind`. Raises StoreError, which contains `path`, if it is invalid."""
     try:
         return _converted(msgspec.json.decode(value), kind)
     except UNREADABLE as error:
@@ -80,8 +79,8 @@ def decoded(path: str, value: bytes, kind: type[T]) -> T:
 
 
 def decoded_or_logged(store: MetadataStore, path: str, value: bytes, kind: type[T]) -> T | None:
-    """Decode a document. If it cannot be read, log this and return None in a shared store; raise StoreError in an
-    embedded store.
+    """Decode a document as an object of type `kind`. If it cannot be read, log this and return None in a shared store;
+    raise StoreError in an embedded store.
 
     In a shared store, a document that another program damaged must not affect other documents. In an embedded store
     only a defect can damage a document. An empty value gives None without a log.
@@ -98,10 +97,8 @@ def decoded_or_logged(store: MetadataStore, path: str, value: bytes, kind: type[
 
 
 def rewritten(stored: bytes, kind: type[T], changed: T) -> bytes:
-    """Return the document `stored` with its known properties changed to `changed`, of the type `kind`.
-
-    Unknown properties stay, in each part of the document that exists before and after the change. Unchanged properties
-    stay as they are written. Raises msgspec.DecodeError.
+    """Return the JSON document `stored` with its known properties (of the type `kind`) set to the values in `changed`.
+    All other properties stay. Raises msgspec.DecodeError.
     """
     raw = msgspec.json.decode(stored)
     before = documents.to_json(_converted(raw, kind))

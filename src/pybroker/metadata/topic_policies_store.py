@@ -1,7 +1,7 @@
 """The interface for storing policies of single topics, and its implementation by documents in the metadata store.
 
-With ledgers on BookKeeper, `broker/policies/system_topic_policies.py` implements it by the system topic that Java brokers
-use too.
+With ledgers on BookKeeper, `broker/policies/system_topic_policies.py` implements it by the system topic that Java
+brokers use too.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class TopicPoliciesStore(ABC):
 
     @abstractmethod
     async def get(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic` in this cluster; the defaults without any. Raises StoreError."""
+        """Return the policies that are set for `topic` in this cluster; defaults without any. Raises StoreError."""
 
     @abstractmethod
     async def in_force(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of `topic` in this cluster; each policy that is not set there has the value that all
-        clusters share. Raises StoreError.
+        """Return the policies that are in force for `topic` in this cluster: each one as set for this cluster, or else
+        as set for all clusters. Raises StoreError.
         """
 
     @abstractmethod
     async def update(self, topic: TopicName, change: Change) -> None:
-        """Apply `change`, and return when it is durable. Raises StoreError, and AdminError."""
+        """Apply `change` to the policies of `topic`. Durable on return. Raises StoreError and AdminError."""
 
     @abstractmethod
     async def delete(self, topic: TopicName) -> None:

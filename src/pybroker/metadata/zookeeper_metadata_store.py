@@ -1,4 +1,4 @@
-"""MetadataStore in ZooKeeper, shared by several brokers, in Pulsar's layout: one node for each value.
+"""The metadata store in ZooKeeper, shared by several brokers, in Pulsar's layout: one node for each value.
 
 Inner nodes. ZooKeeper has no value without its parents, and no parent without a value. Missing parents are created as
 containers, as Pulsar does; ZooKeeper deletes a container some time after its last child. An empty node that has or had
@@ -9,9 +9,7 @@ version whether the change happened, did not happen (it is sent again), or is un
 that put equal bytes at the same version may both get a success, so a value that must have one writer contains the
 writer's name.
 
-Reads are repeated until `operation_timeout_ms`. A value that cannot be read because of its size fails alone.
-
-Session values are ephemeral nodes. A call that began in one session never takes effect in another one.
+Reads are repeated until `operation_timeout_ms`. Session values are ephemeral nodes.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ class ZooKeeperMetadataStore(MetadataStore):
         addresses: ServerAddresses, options: ClientOptions, start_deadline_s: float, random: Random | None = None
     ) -> ZooKeeperMetadataStore:
         """Connect to ZooKeeper. Raises StoreError if there is no session within `start_deadline_s` seconds, or if the
-        chroot does not exist.
+        node in the path of `addresses` does not exist.
         """
         client = ZooKeeperClient(addresses, options, random)
         tasks = TaskOwner("metadata-store-start")
@@ -204,9 +202,8 @@ class ZooKeeperMetadataStore(MetadataStore):
             return None
 
     async def children(self, path: str) -> list[str]:
-        """Return the names of the children.
-
-        A container that lost its last child is included until ZooKeeper deletes it.
+        """Return the names of the nodes directly below `path`. They may include a parent without values, until
+        ZooKeeper deletes it.
         """
         try:
             names = await self._read(lambda: self._client.children(path), path)
@@ -223,9 +220,8 @@ class ZooKeeperMetadataStore(MetadataStore):
         return found
 
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Return values as the interface defines.
-
-        Each call lists the whole tree; `values_at` costs less if the depth is known.
+        """Return up to `limit` values below `path`. Each call lists the whole tree; `values_at` costs less if the depth
+        is known.
         """
         paths = sorted(
             (each for each in await self._paths_below(path) if each.encode() > after.encode()), key=str.encode
@@ -243,9 +239,8 @@ class ZooKeeperMetadataStore(MetadataStore):
     async def values_at(
         self, path: str, depth: int, page_values: int = PAGE_VALUES
     ) -> AsyncIterator[tuple[list[str], Versioned]]:
-        """Yield values as the interface defines, listing only the levels down to `depth`.
-
-        A value that is too large is logged and skipped.
+        """Yield the values `depth` segments below `path`. A value that is too large for one response is logged and
+        skipped.
         """
         parents = [path]
         for _ in range(depth):
@@ -261,7 +256,6 @@ class ZooKeeperMetadataStore(MetadataStore):
                 yield each[start:].split("/"), Versioned(node[0], node[1].version)
 
     async def _paths_below(self, path: str) -> list[str]:
-        """Return the paths of all nodes below `path`, parents before children."""
         found: list[str] = []
         level = [path]
         while level:
@@ -270,7 +264,6 @@ class ZooKeeperMetadataStore(MetadataStore):
         return found
 
     async def _children_of(self, paths: Sequence[str]) -> list[list[str]]:
-        """Return the paths of the children of each node."""
         results: list[list[str]] = []
         for start in range(0, len(paths), BATCH_READS):
             part = paths[start : start + BATCH_READS]
@@ -377,7 +370,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                         return created
                 else:
                     expected_version = NOT_EXISTING
-        raise StoreError(f"{path} could not be changed, because other brokers change it: try again")
+        raise StoreError(
+            f"{path} could not be changed, because other brokers changed the value during each attempt: try again"
+        )
 
     async def _created(self, path: str, value: bytes) -> int | None:
         """Create the node with its parents. Return its version; None if the node exists now."""
@@ -417,7 +412,8 @@ class ZooKeeperMetadataStore(MetadataStore):
                 return node[1].version
             raise BadVersionError(f"{path} has version {node[1].version}, expected version {expected_version}")
         raise UnknownOutcome(
-            f"it is unknown whether {path} was changed: the response was lost, and the value has changed again since"
+            f"it is unknown whether {path} was changed: the response was lost, and the value has changed again since. "
+            "Read the value before you repeat the change"
         )
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
@@ -442,7 +438,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 except (errors.BadVersion, NoNode):
                     continue  # changed meanwhile: look again
                 return True
-            raise StoreError(f"{path} could not be deleted, because other brokers change it: try again")
+            raise StoreError(
+                f"{path} could not be deleted, because other brokers changed it during each attempt: try again"
+            )
 
         async def outcome() -> bool | None:
             node = await self._node(path)
@@ -466,7 +464,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             await self._client.set(path, b"", version)
 
     async def delete_tree(self, path: str) -> int:
-        """Delete a tree, children before parents. Repeated if other brokers add children meanwhile."""
+        """Delete the nodes at and below `path`, children first. Repeated if other brokers add children meanwhile."""
         count = 0
         for _ in range(_RACE_ATTEMPTS):
             paths = [*reversed(await self._paths_below(path)), path]
@@ -475,7 +473,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 await self._drop_nodes(paths[start : start + BATCH_READS])
             if await self._node(path) is None:
                 return count
-        raise StoreError(f"{path} could not be deleted, because other brokers change it: try again")
+        raise StoreError(
+            f"{path} could not be deleted, because other brokers changed it during each attempt: try again"
+        )
 
     async def _drop_nodes(self, paths: Sequence[str]) -> None:
         """Raises the first StoreError instead of a group."""
@@ -522,7 +522,9 @@ class ZooKeeperMetadataStore(MetadataStore):
                 pass  # changed meanwhile: look again, and refuse if a version does not fit
             else:
                 return [_version_of(change, result) for change, result in zip(changes, results, strict=True)]
-        raise StoreError(f"{changes[0].path} could not be changed, because other brokers change it: try again")
+        raise StoreError(
+            f"{changes[0].path} could not be changed, because other brokers changed the value during each attempt: try again"
+        )
 
     async def _make_parent(self, path: str) -> None:
         parent = path.rpartition("/")[0]
@@ -560,7 +562,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             return versions
         raise UnknownOutcome(
             f"it is unknown whether {changes[0].path} was changed: the response was lost, and the values have "
-            "changed again since"
+            "changed again since. Read the values before you repeat the change"
         )
 
     async def put_for_session(self, path: str, value: bytes) -> int:
@@ -595,10 +597,8 @@ class ZooKeeperMetadataStore(MetadataStore):
             raise MetadataUnavailable(f"{path} was not stored, because the session with the metadata store is lost")
 
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
-        """Store a sequential value.
-
-        The parent becomes a persistent node: the numbers of a container begin again when the container is created
-        again.
+        """Store a value at a new path with a rising number. The parent becomes a persistent node, because the numbers
+        of a container would begin again after ZooKeeper has deleted it.
         """
         mode = CreateMode.EPHEMERAL_SEQUENTIAL if for_session else CreateMode.PERSISTENT_SEQUENTIAL
         session_id = self._client.session_id
@@ -615,7 +615,9 @@ class ZooKeeperMetadataStore(MetadataStore):
         async def outcome() -> str | None:
             if for_session:
                 return None  # what was created without an answer disappears with the session
-            raise UnknownOutcome(f"it is unknown whether a node below {path} was created: the response was lost")
+            raise UnknownOutcome(
+                f"it is unknown whether a node below {path} was created: the response was lost. It may exist unused"
+            )
 
         return await self._changed(path, act, outcome)
 
@@ -636,7 +638,8 @@ class ZooKeeperMetadataStore(MetadataStore):
                     result = await outcome()
                 except MetadataUnavailable as unavailable:
                     raise UnknownOutcome(
-                        f"it is unknown whether {path} was changed: the response was lost ({unavailable})"
+                        f"it is unknown whether {path} was changed: the response was lost ({unavailable}). "
+                        "Read the value before you repeat the change"
                     ) from error
                 self._outcomes_read_back += 1
                 if result is not None:
@@ -647,7 +650,7 @@ class ZooKeeperMetadataStore(MetadataStore):
     # --- watches -----------------------------------------------------------------------------------------------------
 
     def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
-        """Watch as the interface defines. Without `missed`, `watch(prefix)` is called instead of it."""
+        """Call `watch` after changes at or below `prefix`. Without `missed`, `watch(prefix)` is called in place of it."""
 
         def node_changed(event: NodeEvent) -> None:
             _call(watch, event.path, event.path)

@@ -4,8 +4,7 @@ In memory a set is one int. On the wire and on disk it is a list of 64-bit words
 protocol's field is a signed int64, so a word with the top bit set is negative there. Trailing zero words are omitted; a
 missing word means "all acknowledged".
 
-All costs are linear in the number of words, never in the size that a client claims for the batch. An int is made from
-bytes at once, because adding words one by one would take quadratic time.
+All costs are linear in the number of words, and independent of the number of messages that a client claims.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ _SIGN_BIT = 1 << (WORD_BITS - 1)
 
 
 def full(message_count: int) -> int:
-    """Return the ack set of a batch of which no message is acknowledged.
-
-    It takes one bit per message, which `left_of` avoids.
+    """Return the ack set of a batch of which no message is acknowledged. Takes one bit per message; `left_of`
+    does not.
     """
     return (1 << message_count) - 1
 
@@ -50,10 +48,8 @@ def to_words(bits: int) -> list[int]:
 
 
 def left_of(message_count: int, words: Sequence[int]) -> int:
-    """Return the unacknowledged messages of a batch after its first partial acknowledgement. `words`: the ack set that
-    a client sent.
-
-    Bits beyond the end of the batch are ignored, and the words that contain only such bits are not read.
+    """Return the unacknowledged messages of a batch after its first partial acknowledgement. `words` is the ack set
+    that the client sent; bits beyond the end of the batch are ignored.
     """
     bits = from_words(words[: word_count(message_count)])
     return bits & full(message_count) if bits.bit_length() > message_count else bits

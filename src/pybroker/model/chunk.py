@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Chunk(NamedTuple):
-    """The message (by uuid) and the number of a chunk. `index` counts from 0 to `chunk_count` - 1."""
+    """The uuid of a chunked message, and the number of a chunk: `index` counts from 0 to `chunk_count` - 1."""
 
     uuid: bytes
     chunk_id: int

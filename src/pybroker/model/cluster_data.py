@@ -1,4 +1,4 @@
-"""REST documents about clusters and the resources of bundles: failure domains, isolation policies, migration, quotas.
+"""REST documents about clusters and bundles: failure domains, isolation policies, migration, quotas.
 
 Property names are Pulsar's; optional properties are None until they are set. A single broker only stores and returns
 these documents.
@@ -27,14 +27,14 @@ class FailureDomain(msgspec.Struct):
 
 
 class AutoFailoverPolicy(msgspec.Struct):
-    """Condition on which the secondary brokers of an isolation policy take over."""
+    """The condition on which the secondary brokers of an isolation policy take over."""
 
     policy_type: str | None = None
     parameters: dict[str, str] = {}
 
 
 class NamespaceIsolationData(msgspec.Struct):
-    """Namespaces that only certain brokers may serve; all three lists are regular expressions."""
+    """Namespaces that only certain brokers may serve. All three lists contain regular expressions."""
 
     namespaces: list[str] = []
     primary: list[str] = []
@@ -44,7 +44,7 @@ class NamespaceIsolationData(msgspec.Struct):
 
 
 class BrokerNamespaceIsolationData(msgspec.Struct):
-    """Isolation policies as they apply to one broker."""
+    """The isolation policies that apply to one broker."""
 
     brokerName: str
     policyName: str | msgspec.UnsetType = msgspec.UNSET  # absent, also in a list
@@ -53,7 +53,7 @@ class BrokerNamespaceIsolationData(msgspec.Struct):
 
 
 class ClusterUrl(msgspec.Struct):
-    """Addresses to which clients of a migrated cluster are redirected. `empty`, whether there is none, is derived."""
+    """Addresses to which clients of a migrated cluster are redirected. `empty` is true if there are none."""
 
     serviceUrl: str | None = None
     serviceUrlTls: str | None = None
@@ -74,7 +74,7 @@ class ClusterPolicies(msgspec.Struct):
 
 
 class ResourceQuota(msgspec.Struct):
-    """Expected load of a bundle: messages and bytes a second, megabytes of memory."""
+    """Expected load of a bundle: messages and bytes per second, and megabytes of memory."""
 
     msgRateIn: float = 0.0
     msgRateOut: float = 0.0
@@ -88,7 +88,9 @@ DEFAULT_RESOURCE_QUOTA = ResourceQuota(40.0, 120.0, 100_000.0, 300_000.0, 80.0, 
 
 
 def checked_isolation(data: NamespaceIsolationData) -> NamespaceIsolationData:
-    """Return `data` as it is stored: an unknown scope is dropped, as in Pulsar. Raise ValueError for invalid data."""
+    """Return `data` in its stored form: an unknown unload scope is removed, as in Pulsar. Raises ValueError for invalid
+    data.
+    """
     if not data.namespaces or not data.primary:
         raise ValueError("the isolation policy needs the fields namespaces and primary")
     for pattern in (*data.namespaces, *data.primary, *data.secondary):
@@ -107,10 +109,10 @@ def checked_isolation(data: NamespaceIsolationData) -> NamespaceIsolationData:
 def namespaces_to_unload(
     namespaces: Iterable[str], policy: NamespaceIsolationData, former: NamespaceIsolationData | None
 ) -> list[str]:
-    """Return the namespaces that are unloaded when `policy` replaces `former`, as in Pulsar.
+    """Return the namespaces to unload when the isolation policy `policy` replaces `former`, as in Pulsar.
 
-    With `unload_scope` `changed`, the default, those whose brokers may have changed: all if the primary brokers did, otherwise
-    those that match a pattern of only one of the two policies. `all_matching`: all that match one of them.
+    With `unload_scope` `changed`, the default: all matching namespaces if the primary brokers changed, otherwise those
+    that match a pattern of only one of the two policies. With `all_matching`: all that match either policy.
     """
     if policy.unload_scope == "none":
         return []
@@ -139,9 +141,7 @@ def isolation_of(broker: str, policies: dict[str, NamespaceIsolationData]) -> Br
 
 
 def matches_any(text: str, patterns: list[str]) -> bool:
-    """Return whether one of these stored patterns matches. A pattern that RE2 refuses, stored by another program, never
-    matches.
-    """
+    """Return whether a stored pattern matches. A pattern that RE2 does not support never matches."""
     for pattern in patterns:
         try:
             if _compiled(pattern).fullmatch(text):
@@ -153,7 +153,7 @@ def matches_any(text: str, patterns: list[str]) -> bool:
 
 @functools.lru_cache(MAX_CACHED_PATTERNS)
 def _compiled(pattern: str) -> re2._Regexp[str]:
-    """Compile a pattern with RE2, which matches in linear time for any pattern. Raise ValueError for an invalid
+    """Compile a pattern with RE2, which matches any pattern in linear time. Raises ValueError for an invalid
     pattern.
     """
     options = re2.Options()

@@ -1,6 +1,6 @@
-"""Plain counters that live objects maintain and the admin interface reads.
+"""Counters that topics, producers, consumers and the broker maintain, for statistics and metrics.
 
-Counters only increase while their object lives. They are ints in slots: one addition counts a whole run of messages.
+Counters only increase while their object exists. They are plain ints; one addition counts a whole run of messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ LOOP_LAG_BOUNDS_MS: tuple[float, ...] = (0.5, 1, 2, 5, 10, 20, 50, 100, 500)
 
 
 class Buckets:
-    """Samples counted by upper bound, not cumulative; the last bucket holds samples above all bounds."""
+    """A histogram: the number of samples for each upper bound, not cumulative. The last bucket has the samples above
+    all bounds.
+    """
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -37,7 +39,7 @@ class Buckets:
         self.total += value * count
 
     def add_sizes(self, payloads: list[bytes], size_bytes: int) -> None:
-        """Count the length of each payload; `size_bytes` is their sum."""
+        """Count each payload by its size in bytes. `size_bytes` is the sum."""
         smallest = bisect_left(self.bounds, min(map(len, payloads)))
         largest = bisect_left(self.bounds, max(map(len, payloads)))
         if smallest == largest:

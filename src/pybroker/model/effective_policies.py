@@ -1,7 +1,6 @@
-"""Effective policies of a topic. Each policy is taken from the topic, else from its namespace, else from the broker.
+"""Effective policies of a topic. Each policy comes from the topic, else from its namespace, else from the broker. Pure.
 
-Pure. A value at a more specific level replaces the other values completely, including a value that means "none" or "no
-limit".
+A value at a more specific level replaces the other values completely, even a value that means "none" or "no limit".
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicies:
-    """The policies that apply to one topic. Each default means no limit and no effect."""
+    """The policies that apply to one topic. Each default means that there is no limit and no effect."""
 
     retention: RetentionPolicies
     message_ttl_s: int
@@ -97,7 +96,9 @@ class EffectivePolicies:
 def effective_policies(
     topic: TopicPolicies, namespace: NamespacePolicies, broker: EffectivePolicies, cluster: str
 ) -> EffectivePolicies:
-    """Return the effective policies of a topic in `cluster`. `broker` has the policies of the configuration."""
+    """Return the effective policies of a topic in `cluster`. `broker` has the policies from the broker's
+    configuration.
+    """
     return EffectivePolicies(
         retention=topic.retentionPolicies or namespace.retention_policies or broker.retention,
         message_ttl_s=_first(topic.messageTTLInSeconds, namespace.message_ttl_in_seconds, broker.message_ttl_s),
@@ -204,7 +205,6 @@ def _quota(kind: BacklogQuotaType, topic: TopicPolicies, namespace: NamespacePol
 
 
 def _strategy(namespace: NamespacePolicies) -> str | None:
-    """Return the schema compatibility strategy, from the current property or the older one."""
     if namespace.schema_compatibility_strategy != "UNDEFINED":
         return namespace.schema_compatibility_strategy
     return _STRATEGY_OF_OLD.get(namespace.schema_auto_update_compatibility_strategy or "")

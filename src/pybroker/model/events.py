@@ -1,6 +1,6 @@
-"""Events of the hot commands as plain values, created by `wire` and used by the broker without protobuf objects.
+"""Events: frequent commands of clients (SEND, ACK, FLOW) as plain values, without protobuf objects.
 
-Consecutive commands of one kind are combined into one event, so that the layers below run once per socket read.
+Consecutive commands of one kind become one event, so that the broker processes them once per socket read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ NO_ERROR = -1
 
 
 class SendRun:
-    """Consecutive SENDs of one producer, in one transaction or in none. The lists are parallel; `highest_sequence_ids`
-    holds 0 where none was sent.
+    """Consecutive SENDs of one producer, in one transaction or in none. The lists have one item for each SEND.
+    `highest_sequence_ids` has 0 for a SEND without the field.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class SendRun:
 
 
 class SendRefused:
-    """A SEND that gets the response SEND_ERROR: the frame is valid, its content is not."""
+    """A SEND that gets the response SEND_ERROR, because the content of its frame is invalid."""
 
     __slots__ = ("error", "producer_id", "sequence_id")
 
@@ -71,10 +71,10 @@ class PartialAck:
 
 
 class Ack:
-    """ACK, or several individual ACKs of one consumer that request no receipt.
+    """One ACK, or several individual ACKs of one consumer that request no receipt.
 
-    `groups` are whole entries: (ledger id, entry ids) in the order sent. `request_id` is -1 if no receipt is requested;
-    `validation_error` is the error that the client found in the message, -1 for none.
+    `groups` has the acknowledged entries: (ledger id, entry ids) in the order of the commands. `request_id` is -1 if no
+    receipt is requested; `validation_error` is the error that the client found in the message, -1 for none.
     """
 
     __slots__ = (
@@ -108,9 +108,8 @@ class Flow:
 
 
 class Redeliver:
-    """A request of a consumer to redeliver these positions, (ledger id, entry id) as on the wire.
-
-    `epoch` is -1 if none was sent.
+    """A request of a consumer to redeliver the entries at these positions (ledger id, entry id). `epoch` is -1 if the
+    command has none.
     """
 
     __slots__ = ("consumer_id", "epoch", "positions")

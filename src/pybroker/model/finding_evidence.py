@@ -1,9 +1,8 @@
-"""The evidence of a finding in readable form: its list of hashes, consumers or producers as a table, all other values
-as facts.
+"""The evidence of a finding of `pybroker explain` as a table and facts, for display.
 
-The command line and the console show the same tables and facts. Each value has a kind, which determines its unit:
-`text`, `number`, `bytes`, `duration` (milliseconds), `since` (a past time, shown as an age) and `time` (a time that may
-be in the future). Times are in milliseconds since 1970.
+A list of hashes, consumers or producers is the table; all other values are facts. Each value has a kind, which
+determines its unit: `text`, `number`, `bytes`, `duration` (milliseconds), `since` (a past time, shown as an age) and
+`time` (a time that may be in the future). Times are in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ def _text(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _name(*names: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that gets the consumer name from an item. `names`: the properties that may contain the
-    consumer, in order of preference.
+    """Return a function that reads the consumer name from an item. `names` are the properties that may contain the
+    name, in order of preference.
     """
     return lambda item: next((item[each]["name"] for each in names if item.get(each)), None)
 
 
 def keys_text(item: Mapping[str, Any]) -> str | None:
-    """Return the known keys of a hash; None if the broker knows no key with it."""
+    """Return the known keys of a key hash; None if the broker knows no key."""
     texts = [key_text(each) for each in item.get("keys", ())]
     if item.get("moreKeys"):
         texts.append("…")
@@ -53,7 +52,7 @@ def keys_text(item: Mapping[str, Any]) -> str | None:
 
 
 def key_text(key: Mapping[str, Any]) -> str:
-    """Return a key as text, or in hexadecimal digits if it is not UTF-8."""
+    """Return a message key as text, or in hexadecimal digits if it is not UTF-8."""
     text = str(key["key"]) if "key" in key else "0x" + b64decode(key["keyBase64"]).hex()
     return f"{text}…" if "sizeBytes" in key else text
 
@@ -180,7 +179,6 @@ def _fact(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def _flat(value: Any) -> str:
-    """Return a value in one line; lists are cut to their first items."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""Findings of `explain`: reasons why messages wait, as values for REST, the command line and the console.
+"""Findings of `pybroker explain`: reasons why messages wait, for REST, the command line and the console.
 
-Codes are an interface for programs: their text never changes, and each has one meaning. The page of finding codes in
-the documentation is generated from them (`tools/docs_pages.py`).
+Codes are an interface for programs: their text never changes, and each has one meaning. The documentation of the codes
+is generated from them (`tools/docs_pages.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ knows no address of them.
 
 
 class Code(Enum):
-    """All codes, in the order in which their causes should be fixed: while an earlier code applies, later ones do not
+    """All codes, in the order in which their causes should be fixed: while an earlier code applies, later codes do not
     matter.
     """
 
@@ -42,12 +42,12 @@ class Code(Enum):
     TOPIC_DELETING = (
         "topic-deleting",
         "The topic is being deleted.",
-        "Wait until the deletion is complete. If it does not end, search the broker's log for the topic's name.",
+        "Wait until the deletion is complete. If the deletion does not end, search the broker's log for the topic's name.",
     )
     TOPIC_UNLOADING = (
         "topic-unloading",
         "The topic is being closed. Its clients then look it up again, and a broker loads it again.",
-        "Wait a few seconds: clients reconnect by themselves. If it does not end, search the broker's log for the topic's name.",
+        "Wait a few seconds: clients reconnect by themselves. If the unload does not end, search the broker's log for the topic.",
     )
     TOPIC_CHANGING = (
         "topic-changing",
@@ -57,7 +57,7 @@ class Code(Enum):
     TOPIC_LOAD_FAILED = (
         "topic-load-failed",
         "The topic cannot be loaded.",
-        "Read the error in the sentence above and remove its cause. Clients retry by themselves; no restart is needed.",
+        "Read the error in the finding's text and remove its cause. Clients retry by themselves; no restart is needed.",
     )
     TOPIC_LOADING = (
         "topic-loading",
@@ -75,12 +75,12 @@ class Code(Enum):
     BROKER_NOT_REGISTERED = (
         "broker-not-registered",
         "This broker is not registered in its cluster, so no bundle is assigned to it.",
-        "Remove the cause that the sentence above names. The broker tries to register each second.",
+        "Remove the cause that the finding's text names. The broker tries to register each second.",
     )
     LOAD_MANAGER_CONFLICT = (
         "load-manager-conflict",
         "A broker of the cluster uses another load manager, so Java brokers may send all clients to the newest broker.",
-        "Give all brokers of the cluster the same loadManagerClassName, and restart those with another one.",
+        "Set the same loadManagerClassName on all brokers of the cluster, and restart the brokers that you change.",
     )
     REGISTRATION_UNUSABLE = (
         "registration-unusable",
@@ -89,22 +89,22 @@ class Code(Enum):
     )
     BUNDLE_NOT_SERVED = (
         "bundle-not-served",
-        "No broker serves the topic's namespace bundle now, because a session with the metadata store is lost or ends soon.",
+        "No broker serves the topic's bundle now, because a broker's session with the metadata store is lost or ends soon.",
         (
             "Wait: clients look the topic up again by themselves. After the death of a broker it takes the session time-out "
-            "(metadataStoreSessionTimeoutMillis). If it lasts longer, check the connection to the metadata store."
+            "(metadataStoreSessionTimeoutMillis). If the state lasts longer, check the connection to the metadata store."
         ),
     )
     BUNDLE_UNLOADING = (
         "bundle-unloading",
         "The topic's namespace bundle is being unloaded or transferred to another broker; clients reconnect afterwards.",
-        "Wait a few seconds. If it does not end, search the owner's log for the bundle: a topic of it cannot be closed.",
+        "Wait a few seconds. If the unload does not end, search the owner's log for the bundle, of which a topic cannot be closed.",
     )
     BUNDLE_WITHOUT_OWNER = (
         "bundle-without-owner",
         "The topic's namespace bundle has no owner, and no broker can acquire it now.",
         (
-            "Read the reason in the sentence above. If isolation policies exclude all registered brokers, start one of the brokers "
+            "Read the reason in the finding's text. If isolation policies exclude all registered brokers, start one of the brokers "
             "that they name, or change the policies. If the leader does not answer, restart it: its session then ends."
         ),
     )
@@ -264,11 +264,11 @@ class Code(Enum):
     PRODUCER_REFUSED = (
         "producer-refused",
         "The last attempt of the producer to connect to the topic was refused.",
-        "Read the error in the sentence above and correct the client's configuration. The client retries by itself.",
+        "Read the error in the finding's text and correct the client's configuration. The client retries by itself.",
     )
     DEDUPLICATION_GAP = (
         "deduplication-gap",
-        "A message of the producer was not stored: later messages are refused until its client reconnects.",
+        "A message of the producer was not stored: later messages are refused until the producer's client reconnects.",
         "Wait: the client reconnects and sends the message again. If it does not, restart the producer's program.",
     )
     SEQUENCE_ID_STALE = (
@@ -298,7 +298,7 @@ class Code(Enum):
     MESSAGES_REFUSED = (
         "messages-refused",
         "Messages of the producer were refused recently.",
-        "Read the error in the sentence above. The client received it for each refused message.",
+        "Read the error in the finding's text. The client received this error for each refused message.",
     )
     PRODUCER_NOT_CONNECTED = (
         "producer-not-connected",
@@ -323,13 +323,13 @@ class Code(Enum):
     READ_FAILED = (
         "read-failed",
         "Stored messages cannot be read; the broker retries the read.",
-        "Read the error in the sentence above. If the stored data is damaged, restore a backup or skip the damaged messages.",
+        "Read the error in the finding's text. If the stored data is damaged, restore a backup or skip the damaged messages.",
     )
     TRANSACTION_END_PENDING = (
         "transaction-end-pending",
         (
             "A transaction is or may be committed, but the topic has not stored its end: consumers receive no "
-            "messages behind its first one."
+            "messages after the transaction's first one."
         ),
         (
             "Wait: delivery continues when the transaction coordinator has notified the topic. If this "
@@ -353,12 +353,12 @@ class Code(Enum):
         "cursor-state-too-large",
         (
             "The acknowledgements of the subscription have so many gaps that they are too large for an entry of a bookie. They "
-            "are not stored, and messages behind the last acknowledged one are not delivered."
+            "are not stored, and messages after the last acknowledged one are not delivered."
         ),
         (
-            "Acknowledge the oldest messages of the subscription, or skip them: each one that is acknowledged closes a gap. "
-            "Delivery and storing resume by themselves. After a restart of the broker, messages whose acknowledgement was not "
-            "stored are delivered again."
+            "Acknowledge the oldest messages of the subscription, or skip them: each acknowledgement closes a gap. "
+            "Delivery, and storing acknowledgements, then resume by themselves. After a restart of the broker, messages whose "
+            "acknowledgement was not stored are delivered again."
         ),
     )
     UNACKED_LIMIT_BROKER = (
@@ -398,7 +398,7 @@ class Code(Enum):
     CONNECTION_HELD = (
         "connection-held",
         "The broker does not read from a client's connection, so the client's messages, acknowledgements and permits wait.",
-        "Remove the reason that the sentence above names. The broker then reads from the client again by itself.",
+        "Remove the reason that the finding's text names. The broker then reads from the client again by itself.",
     )
     NO_PERMITS = (
         "no-permits",
@@ -412,8 +412,8 @@ class Code(Enum):
         "key-drains",
         "A key moved to another consumer, which must wait until the previous consumer has acknowledged its messages of the key.",
         (
-            "Make the previous consumer acknowledge its messages of these keys. If it cannot, disconnect "
-            "it: other consumers then receive them."
+            "Make the previous consumer acknowledge its messages of these keys. If that consumer cannot, disconnect "
+            "it: other consumers then receive the messages."
         ),
     )
     HASH_WITHOUT_OWNER = (
@@ -433,7 +433,7 @@ class Code(Enum):
     )
     ENTRY_FILTER = (
         "entry-filter",
-        "An entry filter has deferred messages; the broker calls it again for them.",
+        "An entry filter has deferred messages; the broker calls the filter again for these messages.",
         "Wait: the broker calls the filter again by itself. If the filter defers the messages forever, correct the filter.",
     )
     DISPATCH_RATE = (
@@ -460,7 +460,7 @@ class Code(Enum):
         "consumer-stands-by",
         "Another consumer is the active one, and receives all messages.",
         (
-            "Nothing has to be done: it takes over when the active consumer disconnects. Use "
+            "Nothing has to be done: this consumer takes over when the active consumer disconnects. Use "
             "a Shared subscription to use all consumers at once."
         ),
     )
@@ -504,7 +504,7 @@ class Code(Enum):
     )
     BEHIND_TRANSACTION = (
         "behind-transaction",
-        "The message is behind the first message of an open transaction: it is delivered when that transaction has ended.",
+        "The message is after the first message of an open transaction: it is delivered when that transaction has ended.",
         "End the open transaction in the program that began it, or abort it here if that program has ended.",
     )
     OUTSIDE_HASH_RANGES = (
@@ -529,7 +529,7 @@ class Code(Enum):
     )
     SET_ASIDE = (
         "set-aside",
-        "The message waits behind many other messages of its key, and is read again when those are delivered.",
+        "The message waits for many earlier messages of its key, and is read again when they are delivered.",
         (
             "Follow the finding about the key's consumer. When it can receive messages, the broker reads "
             "and delivers the message."
@@ -601,7 +601,7 @@ class Code(Enum):
 
 
 class Severity(Enum):
-    """The harm that an action can do if it is not the right one."""
+    """The harm of an action that is applied in the wrong situation."""
 
     LOOK = "look"
     """The action changes nothing."""
@@ -629,7 +629,7 @@ _COSTS = {
 class Action:
     """A REST call that helps or shows more data: its path with the query, and the command that sends the same call.
 
-    `text` states the one effect of the call. `command` contains neither the broker's address nor credentials, which the
+    `text` states the effect of the call. `command` contains neither the broker's address nor credentials, which the
     program that shows the action adds.
     """
 
@@ -661,7 +661,7 @@ class Action:
 
 
 def shell_command(words: Iterable[str]) -> str:
-    """Return a command line that is safe to paste into bash and zsh, whichever characters its words contain."""
+    """Return a command line that is safe to paste into bash and zsh, whatever characters its words contain."""
     return " ".join(map(_quoted, words))
 
 
@@ -686,8 +686,8 @@ class Finding:
     """One reason why messages wait, with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is
     omitted.
 
-    `waits`: the finding prevents a delivery or publication; False for information. `since_ms`: since 1970; None if
-    unknown.
+    `waits`: the finding prevents a delivery or publication; False for information. `since_ms` is in milliseconds since
+    1970, None if unknown.
     """
 
     code: Code
@@ -700,7 +700,7 @@ class Finding:
     """The command that lists all evidence, where the finding lists only a part."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding with evidence (also as table and facts for people) and actions."""
+        """Return the finding with actions and evidence. The evidence is also included as table and facts."""
         evidence = _told(self.evidence)
         return {
             **self.as_short_json(),
@@ -732,7 +732,7 @@ _ORDER = {code: place for place, code in enumerate(Code)}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings: the ones to fix first at the beginning, findings that delay nothing at the end. Stable."""
+    """Sort findings in the order in which they should be fixed. Findings that delay nothing are last. Stable."""
     return sorted(findings, key=lambda each: (not each.waits, _ORDER[each.code]))
 
 

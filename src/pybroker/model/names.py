@@ -1,7 +1,7 @@
 """Names of tenants, namespaces and topics: parsing, validation, partitions.
 
 The canonical text of a topic is `domain://tenant/namespace/local`; the short forms that clients may use are expanded
-only here. Control characters are refused, because they could break a path in the metadata store or a log line.
+only here. Control characters are invalid, because they could break a path in the metadata store or a log line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PARTITION_SUFFIX = "-partition-"
 
 
 def is_valid_entity(name: str) -> bool:
-    """Return whether `name` may be a tenant, namespace or cluster: letters, digits and `-=:._`."""
+    """Return whether `name` is valid for a tenant, namespace or cluster: letters, digits and `-=:._`."""
     return 0 < len(name) <= MAX_NAME_LENGTH and _ENTITY.fullmatch(name) is not None
 
 
@@ -57,7 +57,7 @@ class NamespaceName:
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """The name of a topic. `str()` returns the canonical text, which is also the key of each mapping of topics."""
+    """The name of a topic. `str()` returns the canonical text."""
 
     domain: str
     namespace: NamespaceName
@@ -70,7 +70,7 @@ class TopicName:
 
     @staticmethod
     def parse(text: str) -> TopicName:
-        """Parse `t`, `tenant/ns/t` or `domain://tenant/ns/t`. Raise InvalidTopicName."""
+        """Parse `t`, `tenant/ns/t` or `domain://tenant/ns/t`. Raises InvalidTopicName."""
         return _parse_topic(text)
 
     @property
@@ -83,7 +83,7 @@ class TopicName:
 
     @property
     def partitioned_name(self) -> TopicName:
-        """Return the name of the partitioned topic; the name itself if it is not a partition."""
+        """Return the name of the partitioned topic of a partition; the name itself if the topic is not a partition."""
         if self.partition_index < 0:
             return self
         return TopicName(self.domain, self.namespace, self.local_name.rpartition(_PARTITION_SUFFIX)[0])
@@ -93,7 +93,9 @@ class TopicName:
 
     @property
     def storage_path(self) -> str:
-        """Return `tenant/ns/domain/encoded-name`: unique, and without slashes in its parts."""
+        """Return the name as a path of the metadata store, `tenant/ns/domain/encoded-name`, without slashes in its
+        parts.
+        """
         return f"{self.namespace}/{self.domain}/{quote(self.local_name, safe='')}"
 
     def __str__(self) -> str:
@@ -116,7 +118,9 @@ def _shown(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _parse_topic(text: str) -> TopicName:
     if len(text) > MAX_TOPIC_LENGTH + 3 * MAX_NAME_LENGTH:  # checked before the name is split
-        raise InvalidTopicName(f"invalid topic name {_shown(text)}: the name is too long")
+        raise InvalidTopicName(
+            f"invalid topic name {_shown(text)}: the name has {len(text)} characters, which is too long"
+        )
     domain, separator, rest = text.partition("://")
     if not separator:
         parts = text.split("/")
@@ -141,7 +145,9 @@ def _parse_topic(text: str) -> TopicName:
         )
     tenant, namespace, local_name = parts
     if not is_valid_entity(tenant) or not is_valid_entity(namespace):
-        raise InvalidTopicName(f"invalid tenant or namespace in topic name {_shown(text)}")
+        raise InvalidTopicName(
+            f"invalid tenant or namespace in topic name {_shown(text)}: use letters, digits and -=:._"
+        )
     if len(local_name) > MAX_TOPIC_LENGTH or _CONTROL.search(local_name) or local_name != local_name.strip():
         raise InvalidTopicName(
             f"invalid topic name {_shown(text)}: the name is too long, begins or ends with white space, or "

@@ -1,6 +1,6 @@
-"""Offload policies: where and when closed ledgers are moved to cheaper storage.
+"""Offload policies: where and when closed ledgers are moved to cheaper storage. Pure.
 
-Pure. Attributes are the JSON properties, as in `policies.py`. Invariant: the three booleans follow from the driver.
+Attributes are named like the JSON properties. Invariant: the three booleans follow from the driver.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -17,7 +17,7 @@ _MEGABYTE = 1 << 20
 
 
 class OffloadPolicies(msgspec.Struct):
-    """The document of offload policies. Defaults are the ones that Pulsar shows; properties with None are absent."""
+    """The document of offload policies, with Pulsar's defaults. Properties with None are absent."""
 
     offloadersDirectory: str = "./offloaders"
     managedLedgerOffloadDriver: str | None = None

@@ -1,10 +1,8 @@
 """Documents of clusters, tenants, namespaces and topics: the JSON of REST and of the metadata store.
 
-Attributes are spelled like the JSON properties. Topics have their own document, in the metadata store only.
-
-The document of a new namespace equals Pulsar's in every property. Optional properties are None and then absent from the
-JSON; JSON nulls and unknown properties of a request are ignored. The REST route of a policy validates its value;
-`effective_policies` decides which level applies.
+Attributes are named like the JSON properties. The document of a new namespace equals Pulsar's in every property.
+Optional properties with None are absent from the JSON; JSON nulls and unknown properties of a request are ignored. The
+REST route of a policy validates its value; `effective_policies` decides which level applies.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -52,14 +50,14 @@ class SubscriptionAuthMode(StrEnum):
 
 
 class TenantInfo(msgspec.Struct):
-    """Administrators of a tenant, and clusters allowed for its namespaces."""
+    """Administrators of a tenant, and the clusters that its namespaces may use."""
 
     adminRoles: list[str] = []
     allowedClusters: list[str] = []
 
 
 class ClusterData(msgspec.Struct):
-    """Addresses of a cluster's brokers. Unset strings are absent, the three booleans always present."""
+    """Addresses of a cluster's brokers. Texts that are not set are absent; the three booleans are always present."""
 
     serviceUrl: str | None = None
     serviceUrlTls: str | None = None
@@ -88,7 +86,7 @@ class ClusterData(msgspec.Struct):
 
 
 class AuthPolicies(msgspec.Struct):
-    """Permissions: by role for the namespace, by topic and role, and the roles for which a subscription is reserved."""
+    """Permissions: by role for the namespace, by topic and role, and the roles that may use a subscription."""
 
     namespace_auth: dict[str, list[AuthAction]] = {}
     destination_auth: dict[str, dict[str, list[AuthAction]]] = {}
@@ -103,9 +101,8 @@ class BundlesData(msgspec.Struct):
 
 
 class BacklogQuotaType(StrEnum):
-    """Kinds of backlog quota: the size in bytes, or the age of the oldest message.
-
-    A topic has one quota of each kind.
+    """The kinds of backlog quota: the size in bytes, or the age of the oldest message. A topic has one quota of each
+    kind.
     """
 
     SIZE = "destination_storage"
@@ -123,7 +120,7 @@ class BacklogQuotaPolicy(StrEnum):
 class BacklogQuota(msgspec.Struct):
     """A backlog quota, in bytes (negative: no limit) or in seconds (0 or less: no limit).
 
-    `limit` is the old name of `limitSize`. A limit omitted from a request is 0, as in Pulsar.
+    `limit` is the earlier name of `limitSize`. A limit omitted from a request is 0, as in Pulsar.
     """
 
     policy: str | None = None
@@ -137,7 +134,7 @@ class BacklogQuota(msgspec.Struct):
 
 
 class DispatchRate(msgspec.Struct):
-    """Messages and bytes dispatched per period; 0 or less is no limit.
+    """Messages and bytes dispatched per period; 0 or less means no limit.
 
     A value omitted from a request is 0, as in Pulsar; a period of 0 means one second.
     """
@@ -149,21 +146,21 @@ class DispatchRate(msgspec.Struct):
 
 
 class SubscribeRate(msgspec.Struct):
-    """Subscribe requests of one consumer per period; 0 or less is no limit."""
+    """Subscribe requests of one consumer per period; 0 or less means no limit."""
 
     subscribeThrottlingRatePerConsumer: int = -1
     ratePeriodInSecond: int = 30
 
 
 class PublishRate(msgspec.Struct):
-    """Messages and bytes published per second; -1 is no limit."""
+    """Messages and bytes published per second; -1 means no limit."""
 
     publishThrottlingRateInMsg: int = -1
     publishThrottlingRateInByte: int = -1
 
 
 class PersistencePolicies(msgspec.Struct):
-    """Numbers of storage nodes per entry, and the rate at which mark-delete positions are stored."""
+    """Numbers of bookies for each entry, and the rate at which mark-delete positions are stored."""
 
     bookkeeperEnsemble: int = 2
     bookkeeperWriteQuorum: int = 2
@@ -173,7 +170,7 @@ class PersistencePolicies(msgspec.Struct):
 
 
 class RetentionPolicies(msgspec.Struct):
-    """Retention of acknowledged messages, in minutes and MB. -1 is no limit, 0 for both keeps nothing."""
+    """Retention of acknowledged messages, in minutes and MB. -1 means no limit; 0 for both means no retention."""
 
     retentionTimeInMinutes: int = 0
     retentionSizeInMB: int = 0
@@ -188,7 +185,7 @@ class DelayedDeliveryPolicies(msgspec.Struct):
 
 
 class InactiveTopicDeleteMode(StrEnum):
-    """The condition of an inactive topic: no subscriptions, or only subscriptions without backlog."""
+    """When a topic counts as inactive: without subscriptions, or with subscriptions that have no backlog."""
 
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
@@ -223,9 +220,8 @@ class EntryFilters(msgspec.Struct):
 
 
 class NamespacePolicies(msgspec.Struct):
-    """The policies of a namespace.
-
-    The JSON always has the properties of the first block; the properties of the second only if they are set.
+    """The policies of a namespace. Properties of the first block are always in the JSON, properties of the second only
+    if they are set.
     """
 
     auth_policies: AuthPolicies = msgspec.field(default_factory=AuthPolicies)
@@ -280,16 +276,17 @@ class NamespacePolicies(msgspec.Struct):
 
 
 class BookieAffinityGroup(msgspec.Struct):
-    """Groups of storage nodes for the entries of a namespace."""
+    """Groups of bookies for the entries of a namespace."""
 
     bookkeeperAffinityGroupPrimary: str | None = None
     bookkeeperAffinityGroupSecondary: str | None = None
 
 
 class LocalPolicies(msgspec.Struct):
-    """Policies of a namespace in one cluster only. Bundles and the migration flag are shown with its other policies.
+    """Policies of a namespace in one cluster only. REST shows the bundles and the migration flag among its other
+    policies.
 
-    A stored document has bundles: without them, Java brokers take the namespace for a single bundle.
+    A stored document always has bundles, because a Java broker would otherwise use a single bundle.
     """
 
     bundles: BundlesData | None = None
@@ -305,7 +302,7 @@ class SubscriptionPolicies(msgspec.Struct):
 
 
 class TopicPolicies(msgspec.Struct):
-    """Policies of one topic; unset ones come from its namespace, else from the broker.
+    """Policies of one topic. A policy that is not set comes from its namespace, else from the broker.
 
     Three names differ from Pulsar's document: see `to_pulsar_topic_policies`.
     """
@@ -345,7 +342,7 @@ class TopicPolicies(msgspec.Struct):
 
 
 def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
-    """Return the document with Pulsar's names, without unset properties."""
+    """Return the policies as Pulsar's document, without properties that are not set."""
     document: dict[str, Any] = _without_nulls(msgspec.to_builtins(policies))
     document["backLogQuotaMap"] = document.pop("backlogQuotaMap")
     if "subscriptionExpirationTimeMinutes" in document:
@@ -360,9 +357,8 @@ def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
 
 
 def from_pulsar_topic_policies(document: Mapping[str, Any]) -> TopicPolicies:
-    """Read a document with Pulsar's names. Properties without a policy here are ignored.
-
-    Raises msgspec.ValidationError if a property has the wrong type.
+    """Read the policies from Pulsar's document. Unknown properties are ignored. Raises msgspec.ValidationError if a
+    property has the wrong type.
     """
     renamed: dict[str, Any] = {**document}
     renamed["backlogQuotaMap"] = renamed.pop("backLogQuotaMap", None)
@@ -378,8 +374,8 @@ def from_pulsar_topic_policies(document: Mapping[str, Any]) -> TopicPolicies:
 
 
 def with_global_policies(local: TopicPolicies, of_all_clusters: TopicPolicies) -> TopicPolicies:
-    """Combine the policies of a topic: a policy that is set for this cluster replaces the policy that all clusters
-    share.
+    """Combine the policies of a topic: a policy that is set for this cluster (`local`) replaces the policy for all
+    clusters.
     """
     unset = TopicPolicies()
     shared = {
@@ -395,23 +391,22 @@ def encode(value: object) -> bytes:
 
 
 def to_json(value: object) -> Any:
-    """Return a document as JSON values (dicts, lists, texts), without unset properties."""
+    """Return a document as JSON values (dicts, lists, texts), without properties that are not set."""
     return _without_nulls(msgspec.to_builtins(value))
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Decode a document; absent and null properties get their defaults, unknown ones are ignored.
+    """Decode a JSON document; absent and null properties get their defaults, unknown properties are ignored.
 
-    Numbers and booleans may be strings, as the Go admin client sends some that way. Raise msgspec.DecodeError if `data`
-    is not JSON, and its subclass ValidationError, with a text for the user, if a property has the wrong type.
+    Numbers and booleans may be strings, because the Go admin client sends them. Raises msgspec.DecodeError if `data` is
+    not JSON, and its subclass ValidationError, with a text for the user, if a property has the wrong type.
     """
     return converted(msgspec.json.decode(data), kind)
 
 
 def converted(document: Any, kind: type[T]) -> T:
-    """Convert parsed JSON to `kind`; absent and null properties get their defaults, unknown ones are ignored.
-
-    Raise msgspec.ValidationError, with a text for the user, if a property has the wrong type.
+    """Convert parsed JSON to `kind`; absent and null properties get their defaults, unknown properties are ignored.
+    Raises msgspec.ValidationError, with a text for the user, if a property has the wrong type.
     """
     return msgspec.convert(_without_nulls(document), kind, strict=False)
 
@@ -428,7 +423,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def even_bundles(count: int) -> BundlesData:
-    """Return `count` bundles of (almost) equal size. Raise ValueError unless 0 < count <= MAX_BUNDLE_COUNT."""
+    """Return `count` bundles of almost equal size. Raises ValueError unless 0 < count <= MAX_BUNDLE_COUNT."""
     if not 0 < count <= MAX_BUNDLE_COUNT:
         raise ValueError(f"the number of bundles of a namespace must be from 1 to {MAX_BUNDLE_COUNT}, not {count}")
     size = 2**32 // count
@@ -437,10 +432,10 @@ def even_bundles(count: int) -> BundlesData:
 
 
 def checked_bundles(bundles: BundlesData, default_count: int = DEFAULT_BUNDLE_COUNT) -> BundlesData:
-    """Return complete bundles for a request: with its boundaries, sorted; without boundaries, its number of equal
-    bundles; without a number, the default number.
+    """Return the bundles that a request for a new namespace describes: with the given boundaries, else the given number
+    of equal bundles, else `default_count` equal bundles.
 
-    Raise ValueError if boundaries do not parse, do not span the whole range, or do not match the number.
+    Raises ValueError if boundaries are invalid, do not span the whole range, or do not match the number.
     """
     if not bundles.boundaries:
         return even_bundles(bundles.numBundles if bundles.numBundles > 0 else default_count)

@@ -1,6 +1,6 @@
-"""The position of an entry: ledger id and entry id. Positions order like the entries of a topic.
+"""The position of an entry: ledger id and entry id. Positions of a topic sort like its entries.
 
-On the hot path ledger and entry ids are plain ints; a `Position` is for values that are kept or compared.
+On the hot path, ledger ids and entry ids are plain ints; a `Position` is for values that are stored or compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ LATEST = Position(MAX_SIGNED_64, MAX_SIGNED_64)
 
 
 def from_wire(ledger_id: int, entry_id: int) -> Position:
-    """Return the position for the protocol's unsigned 64-bit fields, in which clients write -1 as 2^64 - 1."""
+    """Return the position for unsigned 64-bit fields of the protocol, in which clients write -1 as 2^64 - 1. Raises
+    ProtocolViolation for other numbers that are out of range.
+    """
     if not (0 <= ledger_id < 1 << 64 and 0 <= entry_id < 1 << 64):
         raise ProtocolViolation(f"the message id {ledger_id}:{entry_id} is out of range")
     if ledger_id > MAX_SIGNED_64:

@@ -1,7 +1,7 @@
-"""Rates of counters between two readings.
+"""Rates of counters between two readings. Pure.
 
-Pure. The caller passes the time with each reading, every `statsUpdateFrequencyInSecs`. Between readings the rates do
-not change, so that all callers see the same values.
+The caller passes each reading with its time, every `statsUpdateFrequencyInSecs`. The rates do not change between
+readings, so that all callers see the same values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pybroker.model.counters import Buckets, DeliveryCounters, LedgerCounters, P
 
 
 class Rate:
-    """The increase of one counter per second, over its last window.
+    """The increase of one counter per second, in the last window between two readings.
 
     Invariant: never negative, and 0 until the first window has ended.
     """
@@ -25,7 +25,7 @@ class Rate:
         self._read_ms = now_ms
 
     def update(self, total: int, now_ms: float) -> None:
-        """End the window with the counter at `total`. `now_ms` is monotonic."""
+        """End the window with the counter value `total`. `now_ms` is a monotonic time."""
         assert total >= self._total, "a counter never falls"
         elapsed_ms = now_ms - self._read_ms
         if elapsed_ms <= 0:
@@ -37,7 +37,7 @@ class Rate:
 
 
 class BucketsWindow:
-    """The samples per bucket of a histogram in the last window."""
+    """The samples in each bucket of a histogram in the last window."""
 
     __slots__ = ("_counts", "_total", "count", "counts", "total")
 
@@ -49,7 +49,7 @@ class BucketsWindow:
         self._total: float = 0
 
     def update(self, buckets: Buckets) -> None:
-        """End the window; `buckets` holds the cumulative counts since the start of the broker."""
+        """End the window. `buckets` is the histogram since the start of the broker."""
         counts = buckets.counts.copy()
         self.counts = [count - before for count, before in zip(counts, self._counts, strict=True)]
         self.count = sum(self.counts)
@@ -161,10 +161,8 @@ class DeliveryRates:
 
 
 def quantile(counts: list[int], bounds: tuple[float, ...], fraction: float) -> float:
-    """Return the value below which a `fraction` of all samples is, interpolated linearly within a bucket; NaN without
-    samples.
-
-    Values above the last bound count as that bound.
+    """Return the value below which a `fraction` (0 to 1) of all samples is, interpolated linearly within a bucket; NaN
+    without samples. Values above the last bound count as the last bound.
     """
     assert len(counts) == len(bounds) + 1, "one bucket for each bound, one above"
     rank = sum(counts) * fraction

@@ -1,7 +1,7 @@
-"""Counters of refused client requests by command and cause, and the decision which refusals are logged.
+"""Counters of rejected client requests by command and cause, and the decision which rejections are logged. Pure.
 
-Pure. A refused client often repeats its request immediately, hundreds of times a minute. So one refusal of each command
-and cause is logged per interval, with the number of refusals since the last line.
+A rejected client often repeats its request hundreds of times a minute. So one rejection of each command and cause is
+logged per interval, with the number of rejections since the last line.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ class _Row:
 
 
 class Refusals:
-    """The refused requests of one broker."""
+    """The rejected requests of one broker."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Row] = {}
 
     def add(self, command: str, cause: str, count: int, now_s: float) -> int:
-        """Count `count` refusals. Return the number of refusals since the last log line if a line is due now, else 0."""
+        """Count rejections of a command. Return the number of rejections since the last log line if a log line is due,
+        else 0.
+        """
         key = (command, cause)
         if key not in self._rows and len(self._rows) >= MAX_CAUSES:
             key = (OTHER, OTHER)
@@ -46,6 +48,5 @@ class Refusals:
         return unlogged
 
     def totals(self) -> Iterator[tuple[str, str, int]]:
-        """Yield command, cause and number of refusals since the start."""
         for (command, cause), row in self._rows.items():
             yield command, cause, row.total

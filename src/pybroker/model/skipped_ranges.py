@@ -1,6 +1,7 @@
-"""Skips: cursor moves other than acknowledgements, recorded to explain why a message was not delivered.
+"""Cursor moves other than acknowledgements (seek, skip, expiry), recorded to explain why a message was not delivered.
+Pure.
 
-Pure. Only the last few are kept, in memory. Older moves cannot be distinguished from acknowledgements.
+Only the last moves are kept, in memory. Older moves cannot be distinguished from acknowledgements.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ MAX_REMEMBERED = 8
 
 
 class SkippedRanges(NamedTuple):
-    """A cursor move over the entries after `after`, up to and including `up_to`. `entries` of these were
-    unacknowledged.
+    """A cursor move over the entries after `after`, up to and including `up_to`; `entries` of them were unacknowledged.
 
-    `is_certain`: none of the skipped entries had been acknowledged. `at_ms`: milliseconds since 1970.
+    `is_certain`: none of the skipped entries had been acknowledged. `at_ms` is in milliseconds since 1970.
     """
 
     after: Position
@@ -34,8 +34,8 @@ def remembered(moves: Sequence[SkippedRanges], move: SkippedRanges) -> Sequence[
 
 
 def as_of(moves: Sequence[SkippedRanges], mark_delete_position: Position) -> Sequence[SkippedRanges]:
-    """Return the moves that still apply after the cursor was moved back to `mark_delete_position`, so that all later
-    entries are unacknowledged again.
+    """Return the moves that are still valid after the cursor was moved back to `mark_delete_position`, which makes all
+    later entries unacknowledged.
     """
     return tuple(
         move if move.up_to <= mark_delete_position else move._replace(up_to=mark_delete_position)

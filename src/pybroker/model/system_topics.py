@@ -1,7 +1,7 @@
 """Names of the broker's own topics, and tests for them.
 
-The name alone identifies a system topic, so that a listing, a limit or a refused creation needs no lookup. A partition
-counts like its partitioned topic. The contents are documented in `broker/policies/change_events.py` and
+The name alone identifies a system topic, so that a list or a limit needs no lookup. A partition counts like its
+partitioned topic. The contents are documented in `broker/policies/change_events.py` and
 `broker/maintenance/health_check.py`.
 """
 
@@ -55,7 +55,7 @@ def is_heartbeat_namespace(namespace: NamespaceName) -> bool:
 
 
 def is_transaction_internal(name: TopicName) -> bool:
-    """Return whether only the broker may create `name`, because it stores transactions there."""
+    """Return whether the topic stores transactions, so that only the broker may create it."""
     if name.local_name.endswith(PENDING_ACK_SUFFIX):
         return True
     return (

@@ -1,9 +1,8 @@
-"""Matching of topic names against a client's pattern, and the hash by which a client detects that a list of names has
-changed.
+"""Matching of topic names against a client's pattern, and the hash of a list of topic names.
 
-Clients write patterns for Java. They run on RE2, which takes linear time for any pattern; its memory is bounded here.
-Patterns that RE2 does not support (lookaround, backreferences) are left to the client, which filters the whole list
-itself.
+A client detects by the hash that the list has changed. Clients write patterns for Java. The broker evaluates them with
+RE2, in linear time and limited memory. If RE2 does not support a pattern (lookaround, backreferences), the broker sends
+the whole list, and the client filters it.
 
 A pattern must match the whole name without its domain. Partitions are matched by the name of their partitioned topic.
 """
@@ -30,11 +29,11 @@ _WRONG_EVERYWHERE = ("missing )", "missing ]", "unexpected )", "trailing \\", "n
 
 
 class InvalidPattern(ValueError):
-    """Invalid regular expression, or a domain that does not exist."""
+    """The regular expression is invalid, or its topic domain does not exist."""
 
 
 class UnsupportedPattern(ValueError):
-    """Expression that may be valid but cannot be evaluated here in bounded time."""
+    """The expression may be valid, but RE2 cannot evaluate it in limited memory."""
 
 
 class TopicsPattern:
@@ -48,18 +47,18 @@ class TopicsPattern:
         return _compiled(_without_domain(text))
 
     def matches(self, topic: str) -> bool:
-        """Return whether the pattern matches a topic name. `topic` is a text and no TopicName, because lists are long
-        and few names need parsing.
+        """Return whether the pattern matches a topic name. `topic` is a text, because parsing long lists of names is
+        slow.
         """
         name = _PARTITION.sub("", topic.partition(SCHEME_END)[2])
         return self._expression.fullmatch(name) is not None
 
 
 def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
-    """Split a pattern into its namespace and the pattern of the names in it. Tenant and namespace are literal, as in
-    `persistent://public/default/orders-.*`.
+    """Split a topics pattern, such as `persistent://public/default/orders-.*`, into its namespace and the pattern of
+    local names. Tenant and namespace are literal.
 
-    Raise InvalidTopicName for tenant and namespace, InvalidPattern or UnsupportedPattern for the rest.
+    Raises InvalidTopicName for tenant and namespace, InvalidPattern or UnsupportedPattern for the rest.
     """
     parts = text.removeprefix("persistent://").split("/", 2)
     if len(parts) != 3:
@@ -73,7 +72,9 @@ def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
 
 
 def topics_hash(topics: Sequence[str]) -> str:
-    """Return the CRC32C of the sorted `topics` joined by commas, as hex of its bytes in little-endian order."""
+    """Return the hash of a list of topics for the client: CRC32C of the sorted names joined by commas, as hexadecimal
+    digits in little-endian order.
+    """
     if not topics:
         return NO_TOPICS_HASH
     return crc32c(",".join(topics).encode()).to_bytes(4, "little").hex()

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 
 class TxnId(NamedTuple):
-    """The id of a transaction: both parts are unsigned 64-bit numbers.
+    """The id of a transaction: both parts are unsigned 64-bit numbers. Ids never repeat.
 
-    Ids never repeat. `least` of a coordinator's transactions begins at 1 and increases, so that (0,0) is never used.
-    The low-water mark, the highest `least` up to which all transactions have ended, begins at 0.
+    `most` is the coordinator. `least` begins at 1 and increases. The low-water mark of a coordinator is the highest
+    `least` up to which all its transactions have ended; it begins at 0.
     """
 
     most: int
@@ -30,21 +30,21 @@ coordinators, which begin at 0.
 
 
 class TxnAction(enum.IntEnum):
-    """The outcome of a transaction, with the numbers of the wire."""
+    """The end of a transaction, commit or abort, with the numbers of the protocol."""
 
     COMMIT = 0
     ABORT = 1
 
 
 def is_passed(least: int, mark: int) -> bool:
-    """Return whether a low-water mark says that the transaction has ended. A mark of this broker says nothing about
-    transactions of the Java coordinator with the same number, and the other way round.
+    """Return whether the low-water mark `mark` of a coordinator shows that its transaction `least` has ended. Marks of
+    this broker are not valid for transactions of a Java coordinator, and the reverse.
     """
     return _before_first_id(mark) < least <= mark
 
 
 def _before_first_id(mark: int) -> int:
-    """Return the number behind which the ids of the coordinator with this low-water mark begin."""
+    """Return the number after which the ids of the coordinator with this low-water mark begin."""
     if mark >= ID_BASE_BESIDE_PULSAR:
         return ID_BASE_BESIDE_PULSAR
     return (
@@ -53,8 +53,8 @@ def _before_first_id(mark: int) -> int:
 
 
 def passed_by(known: Collection[TxnId], coordinator: int, before: int, mark: int) -> list[TxnId]:
-    """Return the `known` transactions that end because the coordinator's low-water mark rises from `before` to `mark`.
-    The cost is linear in the step or in `known`, whichever is smaller.
+    """Return the transactions in `known` that have ended because the coordinator's low-water mark rose from `before` to
+    `mark`. The cost is linear in `mark` - `before` or in `known`, whichever is smaller.
     """
     before = max(before, _before_first_id(mark))
     if 4 * (mark - before) < len(known):

@@ -1,1 +1,1 @@
-"""The pipelines of `pybroker pipeline ...`, which process whole topics in this process or under Spark."""
+"""The commands `pybroker pipeline ...`, which process whole topics in this process or with Spark."""

@@ -12,8 +12,9 @@ class Connect(Protocol):
     """A function that returns address and credentials of the broker that the command line selects."""
 
     def __call__(self, topics: Sequence[str], settings: Mapping[str, str] | None = None) -> Access:
-        """Return the access with the address of the binary protocol, which a lookup of the first topic determines.
+        """Return address and credentials. The address of the binary protocol comes from a lookup of the first topic;
+        without a topic it may be empty.
 
-        `settings`: connection values of a settings file, by profile keys. They rank like a profile: options override them, and
-        they override the environment. Without a topic the address may be empty. Raises the errors that end a command.
+        `settings` are connection values of a settings file: command line options override them, and they override the
+        environment. Raises the errors that end a command.
         """

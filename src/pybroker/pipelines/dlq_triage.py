@@ -1,8 +1,8 @@
-"""Analysis of a dead letter topic: messages grouped by reason, origin and key, with counts, times and sample message ids.
+"""Analysis of a dead letter topic: messages grouped by reason, original topic and key. Only reads.
 
-The reason is a property that the application has set (--reason-property; else exception, error or reason). Without such
-a property, the reason is that the payload cannot be decoded with its schema, or else that the message was redelivered
-too often. The pipeline only reads.
+The reason is a property that the application has set (--reason-property; else exception, error or reason). Without the
+property, the reason is that the payload cannot be decoded with its schema, or else that the message was redelivered too
+often.
 
 Exit codes: 0 success, 1 failure, 2 wrong options.
 """
@@ -91,7 +91,9 @@ class Triage:
         self._samples = samples
 
     def add(self, rows: pa.RecordBatch, decode_errors: list[str | None]) -> None:
-        """Add a batch. `decode_errors`: for each row why its payload does not match the schema, or None."""
+        """Add a batch of messages. `decode_errors` has for each row the reason why its payload does not match the
+        schema, or None.
+        """
         columns = (rows.column(name).to_pylist() for name in _COLUMNS[1:])
         for key, _, published, ledger_id, entry_id, pairs, error, decode_error in zip(
             *columns, decode_errors, strict=True

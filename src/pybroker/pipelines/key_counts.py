@@ -1,7 +1,7 @@
-"""Counts of messages by key in bounded memory: exact up to a number of keys; above it, heavy keys are certain to be included.
+"""Counts of messages by key in limited memory: exact up to `max_keys` keys.
 
-Above `max_keys` keys, the counts are a Misra-Gries summary. It contains each key with more than 1/`max_keys` of all
-messages, and a count is too low by at most `error`. The shares of consumers are then based on the remaining keys.
+Above that, the counts are a Misra-Gries summary. It contains each key with more than 1/`max_keys` of all messages, and
+a count is too low by at most `error`. The shares of consumers are then based on the remaining keys.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pybroker.model.hashing import key_hash
 
 @dataclass(slots=True)
 class KeyCount:
-    """Messages of one key, and the bytes of their values."""
+    """The number of messages of one key, and the bytes of their values."""
 
     messages: int = 0
     size_bytes: int = 0
 
 
 class KeyCounts:
-    """Counts per key. Each call of `add` adds one key of a batch."""
+    """Counts by key. Each call of `add` adds one key of a batch."""
 
     def __init__(self, max_keys: int) -> None:
         assert max_keys > 0
@@ -49,7 +49,9 @@ class KeyCounts:
             self._shrink()
 
     def of_hashes(self, owners: Owners) -> dict[str, KeyCount]:
-        """Return the share of each owner in the counted keys. The empty name is used for hashes without an owner."""
+        """Return the counts of each consumer by name, according to the `owners` of the hashes. Keys whose hash has no
+        consumer count for the empty name.
+        """
         shares: dict[str, KeyCount] = {}
         for sticky_hash, count in zip(owners.sticky_hashes(self.keys), self.keys.values(), strict=True):
             _add(shares.setdefault(owners.owner(sticky_hash), KeyCount()), count.messages, count.size_bytes)
@@ -68,7 +70,9 @@ class KeyCounts:
                 count.messages -= taken
 
     def heaviest(self, number: int, *, by_bytes: bool = False) -> list[tuple[bytes, KeyCount]]:
-        """Return the heaviest keys in descending order. Equally heavy keys are ordered by key."""
+        """Return the `number` keys with the most messages or bytes, in descending order. Keys with equal counts are
+        sorted by key.
+        """
         return sorted(
             self.keys.items(),
             key=lambda item: (-(item[1].size_bytes if by_bytes else item[1].messages), item[0]),
@@ -81,7 +85,9 @@ def _add(count: KeyCount, messages: int, size_bytes: int) -> None:
 
 
 def selector_of(mode: str, consumers: int, points: int = 100) -> HashSelector:
-    """Return the broker's distribution of hashes over that many consumers, which attached one after the other."""
+    """Return the distribution of hashes over `consumers` consumers that the broker would choose. `mode` is `auto-split`
+    or consistent hashing, with `points` points of each consumer on the hash ring.
+    """
     selector: HashSelector = AutoSplitSelector() if mode == "auto-split" else ConsistentHashSelector(points)
     for index in range(consumers):
         selector.add(ConsumerState(f"consumer-{index + 1}", 0, 0, None))
@@ -89,7 +95,7 @@ def selector_of(mode: str, consumers: int, points: int = 100) -> HashSelector:
 
 
 class Owners:
-    """The owner of each hash."""
+    """Finds the consumer that owns a hash."""
 
     def __init__(self, ranges: Mapping[str, Sequence[HashRange]], fold: HashSelector) -> None:
         self.names = list(ranges)

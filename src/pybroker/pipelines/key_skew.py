@@ -1,8 +1,7 @@
-"""Prediction of hot keys: counts messages and bytes by key, and computes the load of each consumer of a Key_Shared
-subscription.
+"""Prediction of hot keys: the load of each consumer of a Key_Shared subscription. Only reads.
 
-It uses the hash ranges of the current consumers of a subscription (--subscription), or of --consumers hypothetical ones. It
-only reads.
+It uses the hash ranges of the current consumers of a subscription (--subscription), or of --consumers hypothetical
+ones.
 
 Exit codes: 0 success, 1 failure, 2 wrong options, 3 skewed: one consumer gets more than --limit times its even share.
 """
@@ -107,7 +106,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
 
 
 def count_batch(counts: KeyCounts, batch: pa.RecordBatch) -> None:
-    """Count a batch. Like in the broker, the ordering key takes precedence over the key."""
+    """Count the messages of a batch by key. As in the broker, the ordering key has precedence over the key."""
     key = pc.coalesce(batch.column(_ORDERING), batch.column(_KEY))
     size = pc.fill_null(pc.binary_length(batch.column(VALUE)), 0)
     grouped = pa.table({"key": key, "size": size}).group_by("key").aggregate([("size", "count"), ("size", "sum")])
@@ -142,7 +141,7 @@ def _stats(rest: RestClient, topic: TopicName) -> Mapping[str, Any]:
 
 
 def consumer_ranges(stats: Mapping[str, Any], subscription: str) -> HashRanges:
-    """Return the hash ranges of each consumer by name, from the topic's stats."""
+    """Return the hash ranges of each consumer of a subscription by name, from the topic's stats."""
     consumers = stats.get("subscriptions", {}).get(subscription, {}).get("consumers", [])
     return {
         f"{consumer['consumerName']} {consumer.get('address', '')}".strip(): [
@@ -154,7 +153,9 @@ def consumer_ranges(stats: Mapping[str, Any], subscription: str) -> HashRanges:
 
 
 def skew(counts: KeyCounts, owners: Owners, top: int, limit: float, *, by_bytes: bool = False) -> dict[str, Any]:
-    """Return the result for display: totals, consumers with their shares, and the heaviest keys with hash and consumer."""
+    """Return the result for the output: totals, consumers with their shares, and the `top` heaviest keys with hash and
+    consumer. A consumer is skewed above `limit` times its even share.
+    """
 
     def weight(count: KeyCount) -> int:
         return count.size_bytes if by_bytes else count.messages

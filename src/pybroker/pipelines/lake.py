@@ -1,7 +1,7 @@
-"""Topics to open tables, exactly once: Iceberg, Delta or Parquet on any fsspec target.
+"""`pybroker pipeline lake`: writes topics to open tables, exactly once: Iceberg, Delta or Parquet on any fsspec target.
 
-Exit codes: 0 done or stopped, 1 failed (no row is lost or doubled; stderr has the error), 2 wrong options, 3 refused because
-another process holds the lease, 4 another process has taken over.
+Exit codes: 0 done or stopped, 1 failed (no row is lost or duplicated; stderr has the error), 2 wrong options, 3 another
+process holds the lease, 4 another process has taken over.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_TAKEN_OVER = 1, 2, 3, 4
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add all options of the command. The file of --config may contain each of the settings instead."""
+    """Add all options of the command. The file of --config may contain the same settings."""
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="TOML file with settings named like these options")
     read = parser.add_argument_group("input")
@@ -258,7 +258,7 @@ def _serve(
 
 
 def _stop_on_signals(service: LakeService) -> None:
-    """Stop after the current commit on the first SIGTERM or Ctrl-C, at once on the second. Neither stores a row twice."""
+    """Stop after the current commit on the first SIGTERM or Ctrl-C, at once on the second."""
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -269,7 +269,6 @@ def _stop_on_signals(service: LakeService) -> None:
 
 
 def _dry_run(pipeline: LakePipeline, options: argparse.Namespace) -> int:
-    """Show the content of the next commit. Takes no lease and creates no table."""
     try:
         pipeline.look()
     except TableMissing:
@@ -316,8 +315,6 @@ def _maintain(maintenance: Maintenance, options: argparse.Namespace) -> int:
 
 
 class _Bar:
-    """A progress bar with rows and remaining bytes, on terminals only."""
-
     def __init__(self, is_silent: bool) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),

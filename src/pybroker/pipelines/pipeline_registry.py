@@ -1,8 +1,8 @@
-"""The registry of pipelines. A pipeline is a module with `add_options(parser)` and `run(options, parser, connect)`, which
-returns the exit code.
+"""The registry of pipelines.
 
-A new pipeline needs one line here. Modules are imported when their pipeline is used, so a missing library affects only the
-pipelines that need it. The command line owns the options that name the broker, and passes the result as `connect`.
+A pipeline is a module with `add_options(parser)` and `run(options, parser, connect)`, which returns the exit code.
+Modules are imported when their pipeline is used, so a missing library affects only the pipelines that need it. The
+command line parses the options that select the broker, and passes the result as `connect`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PIPELINES = (
 
 
 class ExtraMissing(Exception):
-    """A library that the pipeline needs is missing. The text contains the command that installs it."""
+    """A library that the pipeline needs is not installed. The text contains the command that installs it."""
 
 
 def load(pipeline: Pipeline) -> ModuleType:
@@ -72,7 +72,7 @@ def load(pipeline: Pipeline) -> ModuleType:
 
 
 def add_pipelines(parser: argparse.ArgumentParser) -> None:
-    """Add a command for each pipeline. Its options are added separately, when it is the selected one."""
+    """Add a command for each pipeline. The options are added only for the pipeline that the command line selects."""
     commands = parser.add_subparsers(title="pipelines", required=True, metavar="PIPELINE", dest="pipeline")
     for pipeline in PIPELINES:
         commands.add_parser(pipeline.name, help=pipeline.help, add_help=False)

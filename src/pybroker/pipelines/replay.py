@@ -1,10 +1,10 @@
-"""Replay of a range of a topic to another topic. Entries are copied unchanged and in order, including batches, chunks and
-encrypted ones.
+"""`pybroker pipeline replay`: copies a range of a topic to another topic.
 
-The sequence id of each entry is computed from its position, and the name of the producer from --id. If the target
-deduplicates, an interrupted replay continues when it is started again, and no entry is stored twice. Otherwise a second
-run would store duplicates, so --allow-duplicates is required. Keys, properties, event times and payloads stay; publish
-times are new unless --keep-publish-time is set.
+Entries are copied unchanged and in order, including batches, chunks and encrypted entries. The sequence id of each
+entry is computed from its position, and the name of the producer from --id. If the target deduplicates, an interrupted
+replay continues when it is started again, and no entry is stored twice. Otherwise a second run would store duplicates,
+so --allow-duplicates is required. Keys, properties, event times and payloads stay; publish times are new unless
+--keep-publish-time is set.
 
 Exit codes: 0 success, 1 failure (start it again to continue), 2 wrong options.
 """
@@ -77,9 +77,8 @@ class Replayed:
 
 
 def sequence_id_of(ledger_id: int, entry_id: int) -> int:
-    """Return the sequence id of an entry, which increases along a topic and is the same in each run.
-
-    Raises ReadingFailed if it does not fit into 63 bits.
+    """Return the sequence id under which an entry is replayed: it increases along the topic and is the same in each
+    run. Raises ReadingFailed if it does not fit into 63 bits.
     """
     if entry_id >> ENTRY_BITS or ledger_id >> (63 - ENTRY_BITS):
         raise ReadingFailed(
@@ -97,7 +96,9 @@ def rewritten(
     schema_version: bytes,
     publish_time_ms: int,
 ) -> bytes:
-    """Return the entry in the form in which another producer sends it. `publish_time_ms` 0 keeps the time."""
+    """Return an entry with another producer name, sequence id and schema version. `publish_time_ms` 0 keeps the publish
+    time.
+    """
     for name in _NOT_REPLAYED:
         metadata.ClearField(name)
     metadata.producer_name, metadata.sequence_id = producer, sequence_id
@@ -213,8 +214,6 @@ def _require_deduplication(where: SourceOptions, target_admin_url: str | None, t
 
 
 class _Replay:
-    """One run of a replay: partitions and entries one after the other."""
-
     def __init__(
         self,
         options: argparse.Namespace,
@@ -223,7 +222,6 @@ class _Replay:
         target: TopicName,
         window: tuple[int | None, int | None],
     ) -> None:
-        """`window`: publish times, if times define the range."""
         self.done = Replayed()
         self._options = options
         self._access = access

@@ -1,6 +1,6 @@
-"""Audit of the schema versions of messages: finds messages that their own schema version, or the latest one, cannot decode.
+"""Audit of schema versions: finds messages that their own or the latest schema cannot decode. Only reads.
 
-It only reads. Exit codes: 0 success, 1 failure, 2 wrong options, 3 there are messages that cannot be decoded.
+Exit codes: 0 success, 1 failure, 2 wrong options, 3 there are messages that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OTHER_REASONS = "other reasons"
 
 @dataclass
 class OfVersion:
-    """The messages of one topic with the same schema version. `version` -1: without a version."""
+    """The messages of one topic with the same schema version; `version` is -1 for messages without a version."""
 
     version: int
     messages: int = 0

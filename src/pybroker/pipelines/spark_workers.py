@@ -12,9 +12,9 @@ from pybroker.reading.positions import EntryRange
 
 
 class SparkWorkers(Workers):
-    """Tasks of the running Spark session, or of a new one.
+    """Workers that are tasks of the running Spark session, or of a new one.
 
-    If Spark repeats a task, no commit contains the files of the first attempt, and cleaning deletes them.
+    If Spark repeats a task, no commit contains the files of the first attempt, and maintenance deletes them.
     """
 
     def __init__(self, spark: Any = None) -> None:

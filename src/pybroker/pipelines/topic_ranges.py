@@ -1,4 +1,4 @@
-"""Common parts of the small pipelines: options for broker, topics and ranges, progress, and output."""
+"""Common parts of the pipelines that read ranges of topics: options, progress, and output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Part:
 
 
 def add_read_options(parser: argparse.ArgumentParser, *, many: bool = True) -> None:
-    """Add the options that select topics and ranges, which all pipelines have."""
+    """Add the options that select topics (one, or several if `many`) and ranges."""
     group = parser.add_argument_group("input")
     if many:
         group.add_argument(
@@ -93,8 +93,8 @@ def _place_or_time(option: str, text: str) -> int | Place:
 
 
 def plans_of(source: EntrySource, topic: str, part: Part) -> list[TopicPlan]:
-    """Return a plan for each partition of `topic`. Raises ReadingFailed, and WrongOptions for positions with several
-    partitions.
+    """Return a read plan for each partition of `topic`. Raises ReadingFailed, and WrongOptions if a range by position
+    has several partitions.
     """
     partitions = source.partitions(topic)
     if len(partitions) > 1 and (isinstance(part.start, Place) or isinstance(part.end, Place)):
@@ -111,7 +111,9 @@ def _place(source: EntrySource, partition: str, where: int | Place | None) -> Pl
 
 
 def lost_of(plans: Sequence[TopicPlan]) -> list[str]:
-    """Return the losses in the requested ranges. A trimmed beginning is no loss if the whole topic is read."""
+    """Return a description of each gap in the requested ranges. Deleted first ledgers count only if a start was
+    requested.
+    """
     return [sentence for plan in plans for sentence in plan.lost]
 
 

@@ -1,1 +1,1 @@
-"""Protection of the process: garbage collection policy, event loop watchdog, and file descriptors."""
+"""Protection of the broker process: garbage collection policy, event loop watchdog, and file descriptors."""

@@ -1,8 +1,7 @@
 """Limit of open files and sockets of the process, divided between connections and the store's files.
 
-At start the soft limit is raised to the hard one. A reserve is for files, so that a flood of connections cannot prevent
-the journal, a checkpoint or a read from opening a file. The rest is divided between clients and HTTP. A connection
-beyond its share is closed after it is accepted, which is logged and counted, and makes the broker not ready.
+A reserve is for files, so that many connections cannot prevent the journal from opening a file. The rest is divided
+between clients and HTTP. A connection beyond its share is closed, and makes the broker not ready.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _HTTP_PART = 4
 
 
 class Descriptors(NamedTuple):
-    """The process's limit, and the connections' shares of it."""
+    """Limit of open files of the process, and the connections' shares of it."""
 
     limit: int
     reserved: int

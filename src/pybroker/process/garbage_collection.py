@@ -1,13 +1,9 @@
 """Policy for Python's cyclic garbage collector, to avoid long pauses in a broker with many topics.
 
-A collection visits every object: a quarter of a second for 10,000 topics. Therefore objects that survived two young
-collections are frozen, so that automatic collections do not visit them. Reference counting still frees them; only
-cycles that were frozen while in use, such as unloaded topics, remain until a full collection. It runs when the process
-is nearly idle and frozen objects have grown by half, or as many were released with their topics. It also runs when
-frozen objects have tripled and a million more were added, which bounds the uncollected garbage.
-
-With 10,000 topics loaded and unloaded four times, the longest pause was 66 to 88 ms of CPU time, and 690 ms with a full
-collection; without this policy 820 to 1,330 ms.
+A full collection takes a quarter of a second for 10,000 topics. Therefore objects that survived two young collections
+are frozen, so that automatic collections do not visit them. Reference counting still frees them, but not cycles such as
+unloaded topics. A full collection runs when the process is nearly idle and frozen objects have grown by half, or as
+many were released with their topics; and when frozen objects have tripled and a million more were added.
 
 The settings apply to the whole interpreter, so an embedded broker has no such policy.
 """
@@ -35,7 +31,7 @@ _OBJECTS_OF_TOPIC = 60  # with one subscription
 
 
 class GarbagePolicy:
-    """The policy for one broker process, which controls Python's collector from `start` to `stop`."""
+    """Garbage collection policy of one broker process, between `start` and `stop`."""
 
     def __init__(self, stats: BrokerStats, clock: Clock, count_ended_topics: Callable[[], int]) -> None:
         """`count_ended_topics` returns how many topics were unloaded or deleted since the start."""
@@ -55,7 +51,7 @@ class GarbagePolicy:
         self.collect_all()
 
     def rest(self) -> None:
-        """Stop collecting: the process is ending."""
+        """Stop collecting, because the process is ending."""
         self._is_resting = True
         gc.disable()
 

@@ -1,8 +1,7 @@
-"""Notification of the service manager (systemd, protocol of `sd_notify(3)`): ready, reloading, stopping, and a
-watchdog.
+"""Notification of the service manager (systemd, protocol of `sd_notify(3)`): ready, reloading, stopping, and watchdog.
 
-Datagrams go to the socket in the environment variable `NOTIFY_SOCKET`; without it nothing is sent. The event loop sends
-the watchdog messages, so the manager restarts a process whose event loop does not run for `WATCHDOG_USEC`.
+Datagrams go to the socket in the environment variable `NOTIFY_SOCKET`; without it nothing is sent. The service manager
+restarts a process whose event loop sends no watchdog message for `WATCHDOG_USEC`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _PINGS_PER_TIMEOUT = 3
 
 
 class ServiceManager:
-    """Owned by the app, for the whole process."""
+    """Notifications of one process."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         name = environment.get("NOTIFY_SOCKET", "")
@@ -41,7 +40,7 @@ class ServiceManager:
         self._send("STOPPING=1\nSTATUS=Stopping")
 
     async def run_watchdog(self) -> None:
-        """Send the watchdog messages until cancelled. Return at once without a watchdog."""
+        """Send the watchdog messages until cancelled; return if the service manager has no watchdog."""
         while self._address and self.watchdog_s:
             self._send("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / _PINGS_PER_TIMEOUT)

@@ -1,9 +1,8 @@
 """Event loop watchdog: measures the event loop's lag, and logs the callback that blocks it.
 
-A timer signal is armed beyond the next tick. If the event loop has not ticked by then, the signal handler runs inside
-the current callback and can log its stack. The callback is blamed if the thread used the CPU for the length of the
-limit, or was idle for the whole limit without waiting for a CPU. Otherwise the process had no CPU, which is counted as
-starved, and checked again.
+If the event loop does not tick in time, a timer signal runs inside the current callback and logs its stack. The
+callback is blamed if the thread used the CPU for the length of the limit, or was idle for the whole limit. Otherwise
+the process had no CPU, which is counted as starved, and checked again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Moment(NamedTuple):
 def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float) -> bool:
     """Return whether a callback blocks the event loop, rather than a lack of CPU time.
 
-    `tick` is the last tick, `alarm` the first alarm since then, which blamed no callback.
+    `tick`: the last tick of the event loop. `alarm`: the first timer signal since then that blamed no callback.
     """
     if now.cpu_s - tick.cpu_s >= limit_s:
         return True
@@ -50,7 +49,7 @@ def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float)
 
 
 class LoopWatchdog:
-    """Owned by the app. With `limit_ms` 0 it only measures."""
+    """Watchdog of one event loop. With `limit_ms` 0 it only measures the lag."""
 
     def __init__(self, stats: BrokerStats, limit_ms: int) -> None:
         self._stats = stats

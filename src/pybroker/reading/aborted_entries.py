@@ -1,8 +1,8 @@
-"""Stored entries that readers never receive: messages of aborted transactions, and all markers.
+"""Stored entries that clients never receive: messages of aborted transactions, and transaction markers.
 
-Invariant: an entry is returned only after its state (aborted or not) is known. A plan ends before the first message of
-the oldest open transaction, so the states of its entries are final. The plan reports these states. To read a range that
-was planned in another process or an earlier run, this class first requests the plan of its ledger.
+Invariant: an entry is returned only after its state (aborted or not) is known. A read plan ends before the first
+message of the oldest open transaction, so the states of its entries are final. The plan reports these states. For a
+range that was planned in another process or an earlier run, this class requests the plan of its ledger first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Known(NamedTuple):
 
 
 class AbortedEntries:
-    """The known aborted entries of a source, which reads from one broker."""
+    """The known aborted entries of one entry source."""
 
     def __init__(self, plans: Plans) -> None:
         self._plans = plans
@@ -52,7 +52,7 @@ class AbortedEntries:
                 self._known.popitem(last=False)
 
     def marked(self, entries: EntryRange, runs: Iterator[EntryRun]) -> Iterator[EntryRun]:
-        """Yield the runs, and mark aborted entries and markers in them. Raises DataLoss and ReadingFailed if their
+        """Yield the runs, with aborted entries and markers flagged in them. Raises DataLoss and ReadingFailed if their
         state is unknown.
         """
         hidden = self._among(entries)

@@ -1,6 +1,6 @@
-"""Division of a plan into ranges of about equal size at sparse points, so that no byte is read twice.
+"""Division of a read plan into ranges of about equal size, at points whose offset in bytes is known (sparse points).
 
-A pure function of plan and size: the same input gives the same ranges.
+The same plan and size give the same ranges.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from pybroker.reading.positions import EntryRange, PlannedLedger, TopicPlan
 
 
 def cut(plan: TopicPlan, split_bytes: int) -> list[EntryRange]:
-    """Return the ranges in order. No range spans two ledgers; together they cover the plan exactly once."""
+    """Divide a plan into ranges of about `split_bytes`, in order. A range is part of one ledger; together the ranges
+    cover the plan exactly once.
+    """
     assert split_bytes > 0, "a size to split by"
     ranges = []
     for ledger in plan.ledgers:
@@ -23,7 +25,6 @@ def cut(plan: TopicPlan, split_bytes: int) -> list[EntryRange]:
 
 
 def _cuts(ledger: PlannedLedger, split_bytes: int) -> Iterator[int]:
-    """Yield the entries before which the ledger is divided, for the required number of parts of similar size."""
     parts = -(-ledger.size_bytes // split_bytes)
     bytes_before = _bytes_before(ledger)
     part = 1

@@ -33,31 +33,34 @@ class TopicMissing(DataLoss):
 
 
 class EntrySource(ABC):
-    """A reader of the entries of one cluster. Synchronous and not thread-safe; each process needs its own."""
+    """Reads the entries of one cluster over some transport. Synchronous and not thread-safe; each process needs its
+    own.
+    """
 
     leaves_out_entries: ClassVar[bool] = False
     """Whether a read may have gaps between and after its runs. Otherwise a gap is an error."""
 
     @abstractmethod
     def partitions(self, topic: str) -> list[str]:
-        """Return the full names of the partitions of `topic`, or its own full name if it has none.
-
-        Raises TopicMissing if it does not exist.
+        """Return the full names of the partitions of a topic, or its own full name if it has none. Raises
+        TopicMissing.
         """
 
     @abstractmethod
     def topics(self, namespace: str) -> list[str]:
-        """Return the full names of all persistent topics and partitions of `tenant/namespace` except system topics.
+        """Return the full names of all persistent topics and partitions of `tenant/namespace`, except system topics.
         Raises TopicMissing if the broker reports that the namespace does not exist.
         """
 
     @abstractmethod
     def plan(self, topic: str, start: Place | None = None, end: Place | None = None) -> TopicPlan:
-        """Return the plan of one partition from `start` (None: its first entry) to `end` (None: its last durable entry)."""
+        """Return the available entries of one partition from `start` (None: its first entry) to `end` (None: its last
+        durable entry).
+        """
 
     def plans(self, asked: Sequence[tuple[str, Place | None, Place | None]]) -> list[TopicPlan]:
-        """Return the plans of many partitions in the order of `asked`, with one request if the broker supports it.
-        Raises TopicMissing for the first partition that does not exist.
+        """Return the plans of many partitions, as in `plan`, in the order of the requests. Raises TopicMissing for the
+        first partition that does not exist.
         """
         return [self.plan(topic, start, end) for topic, start, end in asked]
 
@@ -72,8 +75,8 @@ class EntrySource(ABC):
         """Yield exactly these entries, in order, in runs of some MiB. Raises DataLoss if an entry is lost,
         ReadingFailed for other errors.
 
-        A timeout is an error and never counts as the end. Entries that readers never receive (messages of aborted
-        transactions, markers) are marked in the runs, or omitted.
+        A timeout is an error and never counts as the end. Messages of aborted transactions and markers are flagged in
+        the runs, or omitted.
         """
 
     @abstractmethod
@@ -81,7 +84,9 @@ class EntrySource(ABC):
 
     @abstractmethod
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
-        """Create the durable subscription if needed, and move it forward to `place`. It never moves back."""
+        """Move the cursor of a durable subscription forward to the position `place`, never back. Create the
+        subscription if needed.
+        """
 
     @abstractmethod
     def close(self) -> None: ...

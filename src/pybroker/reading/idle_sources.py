@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class IdleSources:
-    """A thread-safe pool of at most `limit` idle sources. Above it, the longest idle source is closed.
+    """A thread-safe pool of at most `limit` unused sources. Above the limit, the source that is unused for longest is
+    closed.
 
     Invariant: a source serves one reader at a time. It leaves the pool while it is used, and returns unless an error
     occurred. A source from before a fork is never used, because the parent process uses its sockets.
@@ -33,7 +34,9 @@ class IdleSources:
 
     @contextmanager
     def opened(self, options: SourceOptions) -> Iterator[EntrySource]:
-        """Lend a source with these options to the caller until the end of the block. Raises ReadingFailed."""
+        """Take a source with these options from the pool, or open one, for the duration of the block. Raises
+        ReadingFailed.
+        """
         source = self._take(options)
         if source is None:
             source = self._open_one(options)
@@ -50,7 +53,6 @@ class IdleSources:
             old.close()
 
     def close(self) -> None:
-        """Close all idle sources. The pool stays usable."""
         with self._lock:
             self._forget_the_parents()
             sources = list(self._idle.values())

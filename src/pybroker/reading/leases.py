@@ -1,5 +1,4 @@
-"""Leases of one process, which delay the trimming of ledgers: taken with a plan, renewed in the background, released at
-the end.
+"""Read leases of one process: requests to the broker not to delete ledgers that the process will read.
 
 A lost lease (after a restart of the broker, or a pause of the process) causes no wrong result: the reader detects
 trimmed entries.
@@ -29,7 +28,7 @@ RETRY_S = 1.0
 
 
 class Leases:
-    """The leases of a source. A thread renews them over a separate connection. Thread-safe."""
+    """The leases of an entry source. A thread renews them over a separate connection. Thread-safe."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -42,8 +41,8 @@ class Leases:
         self._thread: threading.Thread | None = None
 
     def hold(self, places: Mapping[str, Place]) -> None:
-        """Retain the entries of these topics or partitions from these positions on, until `close`. Raises
-        ReadingFailed.
+        """Take leases on these topics or partitions: the broker keeps their entries from these positions on, until
+        `close`. Raises ReadingFailed.
         """
         with self._lock:
             asked: dict[NamespaceName, dict[str, Place]] = {}
@@ -62,7 +61,6 @@ class Leases:
         return name.local_name in self._places.get(name.namespace, ())
 
     def close(self) -> None:
-        """Release all leases, if the broker can be reached. Idempotent."""
         self._closing.set()
         thread, self._thread = self._thread, None
         if thread is not None:

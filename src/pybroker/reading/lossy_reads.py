@@ -1,4 +1,4 @@
-"""A source for reads that allow losses. It continues after damaged or lost entries, and logs their number.
+"""An entry source that continues after damaged or lost entries, and logs their number.
 
 Invariant: a readable entry is omitted only if damage is on both sides of it within one search step. Only `DataLoss` is
 skipped, never a timeout.
@@ -25,7 +25,7 @@ costs about twenty requests.
 
 
 class LossyReads(EntrySource):
-    """A wrapper of another source. Its reads omit lost entries. It does not close the source."""
+    """Reads from another source and omits lost entries. It does not close the other source."""
 
     leaves_out_entries = True
 

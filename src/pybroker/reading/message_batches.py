@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MessageReading:
-    """The columns of messages, and the policies for messages that cannot be read. Picklable."""
+    """The columns of messages, and the policies for messages that cannot be read. Can be pickled."""
 
     columns: tuple[str, ...] = (VALUE, *DEFAULT_COLUMNS)
     bad_records: BadRecords = BadRecords.FAIL
@@ -43,7 +43,7 @@ class MessageReading:
 
 
 class MessageReader:
-    """Reads ranges of entries from one source. For one thread at a time."""
+    """Reads ranges of entries from one source as messages. Use it in one thread at a time."""
 
     def __init__(self, source: EntrySource, reading: MessageReading, *, scanner: Scanner = SCANNER) -> None:
         if scanner is SCANNER:
@@ -55,7 +55,7 @@ class MessageReader:
         self._decryptor = Decryptor(reading.private_keys) if reading.private_keys is not None else None
 
     def read(self, entries: EntryRange) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of exactly these entries in order, in batches within the limits of the reading.
+        """Yield the messages of exactly these entries, in order, in batches within the limits.
 
         A chunked message belongs to the entry of its last chunk, even if its first chunk is before the range. Raises
         BadEntry, DataLoss or ReadingFailed.
@@ -97,9 +97,7 @@ class MessageReader:
             )
 
     def _merged(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the same rows with small batches merged, because each batch costs the receiver some tenths of a
-        millisecond.
-        """
+        """Merge small batches, because each batch costs the receiver some tenths of a millisecond."""
         limits = self._reading.limits
         waiting: list[pa.RecordBatch] = []
         row_count = size_bytes = 0
@@ -131,7 +129,6 @@ def _check_place(run: EntryRun, entries: EntryRange, next_entry_id: int, *, may_
 
 @cache
 def _say_whether_compiled() -> None:
-    """Log once per process whether the compiled scanner is used."""
     if not IS_COMPILED:
         logs.info(
             "scanner.not_compiled",

@@ -1,4 +1,4 @@
-"""Requests for read plans from a broker, for many topics at once. Responses that come in parts are joined."""
+"""Requests for read plans to a broker, for many topics at once. Responses in several parts are joined."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ class Plans:
                     left[number].setdefault("end", None)
             if not left:
                 return [plans[number] for number in range(len(requests))]
-        raise ReadingFailed(f"the list of topics of {namespace} that the broker sends has more pages than allowed")
+        raise ReadingFailed(
+            f"the read plan of topics in {namespace} is incomplete: the broker sent more than {MAX_ROUNDS} parts"
+        )
 
     def _ask(self, namespace: NamespaceName, asked: list[dict[str, Any]], *, with_points: bool) -> list[dict[str, Any]]:
         path = f"/admin/v3/entries/persistent/{quote(namespace.tenant, safe='')}/{quote(namespace.local_name, safe='')}/plan"

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """The position before entry `entry_id` of ledger `ledger_id`, which need not exist. Comparable within a topic."""
+    """A position between entries: before entry `entry_id` of ledger `ledger_id`, which need not exist. Comparable
+    within a topic.
+    """
 
     ledger_id: int
     entry_id: int
@@ -24,7 +26,7 @@ class EntryRange:
 
 
 class SparsePoint(NamedTuple):
-    """An entry at which a ledger can be divided cheaply, with the bytes and messages before it in the ledger."""
+    """An entry of a ledger for which the bytes and messages before it are known, so that a read can begin there."""
 
     entry_id: int
     bytes_before: int
@@ -54,9 +56,9 @@ class PlannedLedger:
 class TopicPlan:
     """The available entries of one topic or partition between two positions, for one read.
 
-    `first` is the position of the oldest available entry. `end` is the position after the last durable entry, or the requested
-    end if that is earlier. `ledgers` are in order. If the requested start is before `first`, or the ledgers have gaps, entries
-    are lost: see `lost`.
+    `first` is the position of the oldest available entry. `end` is the position after the last durable entry, or the
+    requested end if that is earlier. `ledgers` are in order. `lost` describes lost entries: the requested start is
+    before `first`, or the ledgers have gaps.
     """
 
     topic: str

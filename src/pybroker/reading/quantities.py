@@ -10,8 +10,8 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def time_ms(text: str) -> int:
-    """Parse milliseconds since 1970, or a time such as 2026-11-23T04:00:00Z, which is UTC if it has no time zone.
-    Raises ValueError.
+    """Parse a time and return milliseconds since 1970: a number of milliseconds, or a text such as
+    2026-11-23T04:00:00Z, which is UTC if it has no time zone. Raises ValueError.
     """
     if text.isascii() and text.isdigit():
         return int(text)
@@ -20,7 +20,9 @@ def time_ms(text: str) -> int:
 
 
 def size_bytes(text: str) -> int:
-    """Parse a size in bytes: a number, or one with a unit of 1024, such as `64m`, `64MB` or `64 MiB`. Raises ValueError."""
+    """Parse a size and return bytes: a number, or a number with a unit of 1024, such as `64m`, `64MB` or `64 MiB`.
+    Raises ValueError.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text[:60]!r} is not a size: use a number of bytes, such as 64m")

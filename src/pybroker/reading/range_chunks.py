@@ -1,5 +1,6 @@
-"""Chunked messages of one range of entries: searches earlier chunks before the range, and reads the payloads that a
-message needs.
+"""Assembly of the chunked messages of one range of entries.
+
+It searches the entries before the range for earlier chunks, and reads the payloads that a message needs.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ up to 2,048 entries or this many bytes."""
 
 
 class RangeChunks:
-    """Assembles chunked messages for the decoder of one range, which passes its runs in order.
+    """Assembles chunked messages for the decoder of one range, which passes its runs of entries in order.
 
-    Payloads of chunks stay in memory up to `max_held_chunk_bytes`. Dropped payloads, and payloads in front of the
-    range, are read again when the last chunk arrives.
+    Payloads of chunks stay in memory up to `max_held_chunk_bytes`. Other payloads, and payloads in front of the range,
+    are read when the last chunk arrives.
     """
 
     def __init__(
@@ -90,7 +91,6 @@ class RangeChunks:
         return found
 
     def _windows_backwards(self) -> Iterator[EntryRange]:
-        """Yield the available ranges before the range, the nearest first."""
         topic = self._range.topic
         plan = self._source.plan(topic, None, Place(self._range.ledger_id, self._range.first_entry_id))
         size = _FIRST_WINDOW_ENTRIES

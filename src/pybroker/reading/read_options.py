@@ -16,7 +16,7 @@ MODES = ("auto", "segment", "bulk", "binary")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The broker to read from, and the transport. Picklable; `repr` shows no secret."""
+    """The broker to read from, and the transport. Can be pickled; `repr` shows no secret."""
 
     access: Access
     mode: str = "auto"
@@ -33,5 +33,5 @@ class SourceOptions:
     """
 
     def rest_client(self) -> RestClient:
-        """Create a connection for REST calls. Raises ClientError if the access has no usable admin URL."""
+        """Create a client for REST calls to the broker. Raises ClientError if no valid admin URL is set."""
         return RestClient(self.access, self.patience_s, self.contact_patience_s)

@@ -34,7 +34,7 @@ def parsed(topic: str) -> TopicName:
 
 
 def segments_of(name: TopicName) -> str:
-    """Return `tenant/namespace/topic`, quoted for a path."""
+    """Return `tenant/namespace/topic`, quoted for the path of a REST call."""
     parts = (name.namespace.tenant, name.namespace.local_name, name.local_name)
     return "/".join(quote(part, safe="") for part in parts)
 
@@ -80,7 +80,9 @@ class RestTopics:
         return _schema(topic, found)
 
     def show_progress(self, topic: str, subscription: str, place: Place) -> None:
-        """Move the durable subscription forward to `place`, never back. Create it if it is missing. Raises TopicMissing."""
+        """Move the cursor of a durable subscription forward to the position `place`, never back. Create the
+        subscription if needed. Raises TopicMissing.
+        """
         name = parsed(topic)
         path = f"/admin/v2/persistent/{segments_of(name)}/subscription/{quote(subscription, safe='')}"
         # This request acknowledges all entries before `place`, and never moves the subscription back.

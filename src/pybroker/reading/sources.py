@@ -1,7 +1,7 @@
 """Opens the requested transport, or with `auto` the best available one.
 
-First choice are segment files, if this process can read the data directory, and the directory is proved to be the broker's.
-Second is the bulk endpoint, if the broker has one. Last is the binary protocol, which all Pulsar brokers support.
+The order of `auto`: segment files, if this process can read the data directory and the directory is proved to be the
+broker's; the bulk endpoint, if the broker has one; the binary protocol, which all Pulsar brokers support.
 """
 
 from __future__ import annotations

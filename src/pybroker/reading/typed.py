@@ -1,7 +1,7 @@
-"""Reader that returns ranges of entries as rows of declared columns: payloads decoded with their schema, and metadata.
+"""Reader that returns ranges of entries as rows: payloads decoded with their schema, and metadata columns.
 
-`TypedReading` describes the rows and is passed to the reading process; `TypedReader` reads. The schema is pinned in the
-reading, so schemas that producers register later do not affect it.
+`TypedReading` describes the rows and is passed to the reading process; `TypedReader` reads. The reading contains the
+schema, so schemas that producers register later do not affect it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ _PLACE = ("__ledgerId", "__entryId", "__batchIndex")
 
 
 class DifferentSchemas(ValueError):
-    """Topics of one table have different schemas. The text contains two of the topics, and the remedies."""
+    """Topics that are read as one table have different schemas. The text contains two of the topics, and the
+    remedies.
+    """
 
 
 @dataclass(frozen=True)
 class TypedReading:
-    """A description of the rows to return, and of the treatment of bad records. Picklable. Created by `typed_reading`."""
+    """The columns to return, and the policies for messages that cannot be read. Can be pickled. Created by
+    `typed_reading`.
+    """
 
     schema_info: SchemaInfo | None
     columns: pa.Schema
@@ -62,10 +66,10 @@ def typed_reading(
     private_keys: PrivateKeyFiles | PrivateKeys | None = None,
     limits: DecoderLimits | None = None,
 ) -> TypedReading:
-    """Create a validated reading. Raises WrongColumns, and UnreadableSchema for a schema without columns.
+    """Create a validated `TypedReading`. Without `columns` it has all payload columns and the `metadata` columns;
+    otherwise it has exactly `columns`, which may be payload columns and any metadata columns.
 
-    Without `columns` it has all payload columns and the `metadata` columns. Otherwise it has exactly `columns`, which
-    may be payload columns and any metadata columns.
+    Raises WrongColumns, and UnreadableSchema for a schema that cannot be represented as columns.
     """
     payload = fields_of(schema_info, value_mode)
     if columns is None:
@@ -117,7 +121,6 @@ class TypedReader:
             yield self._typed(entries.topic, messages, decoder)
 
     def _wanted_fields(self) -> list[str]:
-        """Return the payload columns to decode: the declared ones, or all if only their errors are declared."""
         payload = [each.name for each in fields_of(self._reading.schema_info, self._reading.value_mode)]
         wanted = [name for name in payload if name in self.schema.names]
         return wanted or (payload if ERROR_COLUMN in self.schema.names else [])
@@ -131,7 +134,6 @@ class TypedReader:
         return tuple(columns)
 
     def _message_policy(self) -> BadRecords:
-        """Return the policy of the message decoder, which omits error texts that no column shows."""
         policy = self._reading.bad_records
         is_shown = policy is not BadRecords.COLUMN or ERROR_COLUMN in self.schema.names
         return policy if is_shown else BadRecords.NULL
@@ -165,7 +167,6 @@ class TypedReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _judge(self, topic: str, columns: dict[str, pa.Array], errors: pa.StringArray) -> None:
-        """Raise the first bad record, or add the errors to the error column, according to the policy."""
         if self._reading.bad_records is BadRecords.FAIL:
             row = int(np.nonzero(np.asarray(errors.is_valid()))[0][0])
             raise self._bad_entry(topic, columns, row, errors[row].as_py())
@@ -187,9 +188,9 @@ class TypedReader:
 
 
 def union_of_topics(schemas: Mapping[str, SchemaInfo | None], *, allow_different: bool = False) -> SchemaInfo | None:
-    """Return the common schema of topics that are read as one table; None for payloads as bytes.
+    """Return the common schema of topics that are read as one table; None to read payloads as bytes.
 
-    If the schemas differ, return None if that is allowed, else raise DifferentSchemas.
+    If the schemas differ, the result is None with `allow_different`, else DifferentSchemas is raised.
     """
     first_topic: str | None = None
     pinned: SchemaInfo | None = None
@@ -216,7 +217,6 @@ def _same(left: SchemaInfo | None, right: SchemaInfo | None) -> bool:
 
 
 def _kept(info: SchemaInfo) -> dict[str, str]:
-    """Return the properties that affect decoding. Only clients use the other properties."""
     return {
         key: value for key, value in info.properties.items() if info.type == "KEY_VALUE" or key == "__PARSING_INFO__"
     }

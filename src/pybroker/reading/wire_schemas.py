@@ -10,7 +10,7 @@ _WITHOUT_SCHEMA = ("NONE", "BYTES")
 
 
 def schema_info(schema: TopicSchema) -> SchemaInfo:
-    """Convert a topic's schema. The name of an unknown type of a newer protocol is its number."""
+    """Convert a topic's schema from the client's form. The name of an unknown schema type is its number."""
     known = schema.type in SchemaType._value2member_map_
     name = SchemaType(schema.type).name if known else str(schema.type)
     return SchemaInfo(name, schema.data, schema.properties, schema.name)

@@ -1,7 +1,4 @@
-"""Clock of a broker. Rules take the time as an argument; performers use this clock.
-
-Deadlines and durations use `monotonic_ms`. `wall_ms`, which may jump, is only for display and for clients.
-"""
+"""Clock of a broker. Deadlines and durations use `monotonic_ms`; `wall_ms`, which may jump, is for display and clients."""
 
 from __future__ import annotations
 

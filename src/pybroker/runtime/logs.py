@@ -3,8 +3,7 @@
     logs.info("topic.loaded", topic="persistent://public/default/t", took_ms=3)
     2026-01-31T08:15:30.123Z INFO topic.loaded topic=persistent://public/default/t took_ms=3
 
-Invariants: a log call never raises, and one event is one line, for any bytes in a client's names; only a stack trace
-adds lines, indented. Only performers log; the hot path uses counters instead.
+A log call never raises, and one event is one line, plus the indented lines of a stack trace.
 """
 
 import json
@@ -29,8 +28,6 @@ MAX_RECENT_CHARACTERS = 1 << 20
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats records as text. Records of other libraries use their message as the event."""
-
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         parts = [f"{seconds}.{int(record.msecs):03d}Z", record.levelname, record.getMessage()]
@@ -43,8 +40,6 @@ class _LineFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """Formats records as one JSON object per line: time, level, event, the fields, and a stack trace as `stack`."""
-
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         document: dict[str, object] = {
@@ -60,8 +55,6 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _RecentLines(logging.Handler):
-    """Keeps the last lines in memory, up to MAX_RECENT_CHARACTERS, for diagnostics."""
-
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(_LineFormatter())
@@ -82,7 +75,7 @@ _FORMATTERS = {"text": _LineFormatter, "json": _JsonFormatter}
 def configure(level: str = "info", stream: TextIO | None = None, *, log_format: str = "text") -> None:
     """Write the events of `level` and above to `stream` (stderr by default), as `text` or as `json`.
 
-    A program that embeds a broker does not call this; it uses its own `logging` configuration.
+    A program that embeds a broker uses its own `logging` configuration instead.
     """
     logging.raiseExceptions = False  # a closed stderr must not print a trace for each event
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
@@ -93,7 +86,7 @@ def configure(level: str = "info", stream: TextIO | None = None, *, log_format: 
 
 
 def recent_lines() -> list[str]:
-    """Return the last lines of this process's log as text; empty in a program that embeds a broker."""
+    """Return the last lines of this process's log, for diagnostics; empty in a program that embeds a broker."""
     return [line for handler in _LOGGER.handlers if isinstance(handler, _RecentLines) for line in handler.lines]
 
 
@@ -123,7 +116,7 @@ def error(event: str, /, exc_info: bool | BaseException | None = None, **fields:
 
 
 def audit(event: str, /, **fields: object) -> None:
-    """Log a REST action and its role to a separate logger, independent of the level of other events."""
+    """Log a REST action and its role to the logger `pybroker.audit`, whatever the level of other events."""
     _AUDIT.setLevel(logging.INFO)
     _AUDIT.info("%s", event, extra={"fields": fields})
 
@@ -135,7 +128,6 @@ def _log(level: int, event: str, exc_info: bool | BaseException | None, fields: 
 
 
 def _json_value(value: object) -> object:
-    """Return numbers and booleans unchanged, everything else as text, truncated if long."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return _text_of(value)

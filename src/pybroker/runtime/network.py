@@ -1,7 +1,4 @@
-"""Ports of a broker: sockets of this machine, or replacements by a test or simulator.
-
-The caller that binds a port owns it. Connections are served on the running event loop.
-"""
+"""Ports of a broker: sockets of this machine, or replacements by a test or simulator."""
 
 from __future__ import annotations
 
@@ -16,7 +13,9 @@ MakeProtocol: TypeAlias = Callable[[], asyncio.BaseProtocol]
 
 
 class Port:
-    """A bound port. Connections wait in the system's queue until `serve`, and are refused after `close`."""
+    """A bound port. Connections wait in the system's queue until `serve`, and are refused after `close`. The caller of
+    `bind` closes it.
+    """
 
     def __init__(self, bound: socket.socket, accept_queue_size: int) -> None:
         self.socket = bound
@@ -27,8 +26,8 @@ class Port:
     async def serve(
         self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None = None, handshake_timeout_s: float | None = None
     ) -> None:
-        """Accept connections, each with its own protocol. Call at most once. With `tls`, the handshake has a
-        timeout.
+        """Accept connections on the running event loop, each with its own protocol. Call at most once. With `tls`, the
+        handshake has a timeout.
         """
         assert self._server is None, "served twice"
         self._server = await asyncio.get_running_loop().create_server(
@@ -52,8 +51,7 @@ class Network:
     def bind(self, address: str, number: int, accept_queue_size: int) -> Port:
         """Bind a port at `address`, IPv6 with or without brackets (`::` also accepts IPv4). Port 0 selects a free one.
 
-        `accept_queue_size` connections may wait to be accepted. Raises OSError with the system's text only; the caller
-        adds the address.
+        `accept_queue_size` connections may wait to be accepted. Raises OSError.
         """
         is_ipv6 = ":" in address
         try:

@@ -1,7 +1,7 @@
 """Runtime of a broker: clock, timers, randomness, ports, threads, configuration, and counters.
 
-All parts of a broker share one runtime and get time, randomness, threads and ports only from it, so that a test or
-simulator can replace them.
+All parts of a broker get time, randomness, threads and ports only from it, so that a test or simulator can replace
+them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _LoopTimer(Timer):
 
 @dataclass(eq=False)
 class Runtime:
-    """Owned by the object that creates the broker."""
+    """Runtime of one broker, which all its parts share."""
 
     config: BrokerConfig
     clock: Clock = field(default_factory=Clock)
@@ -60,7 +60,7 @@ class Runtime:
 
     @property
     def peer_clock(self) -> Clock:
-        """Return the clock for connection timeouts. It is not `clock` itself if the time of that is simulated."""
+        """Return the clock for connection timeouts: `clock`, or the real clock if `clock` is simulated."""
         return self.clock
 
     @functools.cached_property
@@ -93,11 +93,11 @@ class Runtime:
         callback()
 
     async def sleep(self, delay_s: float) -> None:
-        """Wait for `delay_s` seconds of `clock`. For tasks that do only periodic work."""
+        """Wait for `delay_s` seconds of `clock`. For tasks with only periodic work."""
         await asyncio.sleep(delay_s)
 
     def cancel_timers(self) -> None:
-        """Cancel all timers after the broker closed, so that the event loop has no reference to it."""
+        """Cancel all timers after the broker closed."""
         timers = list(self._timers.values())
         self._timers.clear()  # a timer that is not listed does nothing
         for timer in timers:

@@ -1,4 +1,4 @@
-"""Log of slow operations: one warning per kind of operation and second, however many are slow."""
+"""Log of slow operations: at most one warning per kind of operation and second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOG_INTERVAL_MS = 1000.0
 
 
 class SlowOperations:
-    """Logs operations that take at least `threshold_ms`. Owned by the runtime.
+    """Logs operations that take at least `threshold_ms`.
 
     Callers on the hot path compare with `threshold_ms` themselves, so a fast operation costs no call.
     """

@@ -1,7 +1,4 @@
-"""Owner of short tasks. It awaits every task that a protocol callback starts.
-
-Invariant: after `close` returned, no task of this owner runs.
-"""
+"""Owner of short asyncio tasks. After its `close` returned, none of its tasks runs."""
 
 from __future__ import annotations
 
@@ -84,7 +81,9 @@ async def first_set(*events: asyncio.Event | None) -> None:
 
 
 async def all_results(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Run all at once. Return the results in order, or raise the first error itself, when all have ended."""
+    """Run all coroutines concurrently. When all have ended, return the results in order, or raise the first error
+    itself.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]
@@ -94,7 +93,7 @@ async def all_results(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Resul
 
 
 def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
-    """Return a future, and the callback that completes it with an error or None. The waiter may be cancelled before."""
+    """Return a future, and the callback that completes it with an error or None. The future may be cancelled before."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:
@@ -109,7 +108,6 @@ def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], Non
 
 
 def _settle_unbegun(ended: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:
-    """Cancel the result if the task was cancelled before its first step, so that `_settle` never ran."""
     if not ended.done():
         work.close()
         ended.cancel()

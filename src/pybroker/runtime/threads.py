@@ -1,8 +1,4 @@
-"""Threads for the blocking parts of a broker.
-
-A test or simulator passes a replacement in which the work of a thread is a step of its event loop. Blocking work
-without its own pool uses `asyncio.to_thread`.
-"""
+"""Threads for the blocking parts of a broker. In a simulator, their work runs as steps of the event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ class Threads:
     def pool(self, name: str, count: int = 1, *, niceness: int = 0) -> Executor:
         """Return an executor of up to `count` threads, started on demand. One thread works in order of submission.
 
-        With `niceness` the system prefers other threads, above all the event loop, if CPUs are scarce.
+        With `niceness` above 0, the system prefers other threads, such as the event loop, if CPUs are scarce.
         """
         if not niceness:
             return ThreadPoolExecutor(count, thread_name_prefix=name)

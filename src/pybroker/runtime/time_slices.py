@@ -1,7 +1,4 @@
-"""Long work on the event loop, divided into slices between which other tasks run.
-
-The work is a generator that yields after each small step. A slice is as many steps as fit into its time.
-"""
+"""Long work on the event loop, as a generator that yields after each small step; other tasks run between time slices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Topic schemas. Start with `schema_data` (the value) and `schema_registry`, which stores all versions in the metadata
-store.
+"""Schemas of topics. Start with `schema_data` (the value) and `schema_registry`, which stores all versions.
 
 Pure rules: `validation` (well-formed definitions), `identity` (equality), `compatibility` (permitted new versions),
 `history` (versions of one topic).

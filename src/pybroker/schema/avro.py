@@ -1,8 +1,7 @@
 """Parser of Avro schemas: from JSON to a graph of types, with the checks of Avro's Java library.
 
-It is used instead of a library for three reasons: hostile definitions need bounded time and stack; invalid field
-defaults must be accepted (Pulsar refuses them when a reader needs them); compatibility needs aliases, which libraries
-drop.
+No library is used, because hostile definitions need bounded time and stack, and because Pulsar accepts invalid field
+defaults until a reader needs them.
 
 Invariants of a parsed type: every reference is resolved, so the graph may have cycles. A union contains no union, and
 no two branches of the same name.
@@ -78,7 +77,7 @@ class AvroType:
 
 
 def parse_avro(data: bytes) -> AvroType:
-    """Parse a schema. Raises InvalidSchema with the location of the first error."""
+    """Parse an Avro schema definition. Raises InvalidSchema with the location of the first error."""
     parser = _Parser()
     root: list[AvroType] = []
     parser.attach(root, parse_json(data), "", "schema")
@@ -324,8 +323,7 @@ def canonical_text(root: AvroType) -> str:
     """Return a text that is equal for definitions that Avro considers equal.
 
     It includes names, types, ordered fields with default and sort order, symbols, sizes and properties (also logical
-    types). It excludes documentation, aliases, enum defaults and JSON formatting. A named type is a number after its
-    first occurrence. Traversal uses an explicit stack, because chains of references may exceed Python's.
+    types). It excludes documentation, aliases, enum defaults and JSON formatting.
     """
     parts: list[str] = []
     written: dict[int, int] = {}

@@ -16,12 +16,12 @@ _OVERHEAD_BYTES = 500  # per topic, and per version without its definition
 
 
 def version_to_bytes(version: int) -> bytes:
-    """Encode a version as 8 bytes, big-endian, as in messages and commands."""
+    """Encode a schema version as 8 bytes, big-endian, as in messages and commands."""
     return version.to_bytes(VERSION_SIZE_BYTES)
 
 
 def version_from_bytes(data: bytes) -> int:
-    """Decode a version number from the first 8 bytes of `data`. The result is negative if they are not a version."""
+    """Decode a schema version of 8 bytes. The result is negative if `data` is not a version."""
     return int.from_bytes(data[:VERSION_SIZE_BYTES], signed=True)
 
 
@@ -53,7 +53,9 @@ class History:
 
     @property
     def deleted_version(self) -> int | None:
-        """Return the version number of the deletion, or None if a later version exists."""
+        """Return the version number of the deletion that is the last change; None if a schema follows it or nothing was
+        deleted.
+        """
         return self.next_version - 1 if self.next_version and not self.versions else None
 
     def version(self, version: int) -> StoredSchema | None:
@@ -68,7 +70,7 @@ class History:
         return History((*self.versions, stored), self.next_version + 1)
 
     def deleted(self) -> History:
-        """Return the history after a deletion, which has a version number itself."""
+        """Return the history after a deletion, which takes a version number itself."""
         return History((), self.next_version + 1)
 
     @property

@@ -13,7 +13,9 @@ from pybroker.schema.schema_data import AVRO_DEFINED_TYPES, InvalidSchema, Schem
 
 
 def schema_digest(schema: SchemaData) -> bytes:
-    """Return 32 bytes. A definition that cannot be parsed is compared by its bytes."""
+    """Return a digest of 32 bytes, which is the same for equal schemas. A definition that cannot be parsed is compared
+    by its bytes.
+    """
     digest = hashlib.sha256(schema.type.to_bytes(1))
     content = schema.data
     if schema.type in AVRO_DEFINED_TYPES:

@@ -1,4 +1,4 @@
-"""Parser of untrusted JSON with limits.
+"""Parser of untrusted JSON, with limits of size and nesting.
 
 It returns a value or raises `InvalidSchema`, in linear time. The standard parser recurses per nesting level, so levels
 are counted first.
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|/\*|//[^\n]*|[\[\]{}]', re.DOTALL)
 
 
 def parse_json(data: bytes) -> JsonValue:
-    """Parse JSON. Comments are accepted, as in Avro's parser; NaN and Infinity are not."""
+    """Parse JSON. Comments are accepted, as in Avro's parser; NaN and Infinity are not. Raises InvalidSchema."""
     if len(data) > MAX_DEFINITION_BYTES:
         raise InvalidSchema(
             f"the definition of the schema has {len(data)} bytes, more than the limit of {MAX_DEFINITION_BYTES}"
@@ -65,5 +65,5 @@ def _refuse_constant(name: str) -> JsonValue:
 
 
 def canonical_json(value: JsonValue) -> str:
-    """Return the same text for equal values. Key order does not matter; `1` and `1.0` differ."""
+    """Return JSON text that is the same for equal values: key order does not matter; `1` and `1.0` differ."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -28,7 +28,9 @@ class KeyValueSchema:
 
 
 def split_key_value(schema: SchemaData) -> KeyValueSchema:
-    """Decode both schemas. Raises InvalidSchema if the layout is damaged."""
+    """Return the key schema and the value schema of a KEY_VALUE schema. Raises InvalidSchema if the definition is
+    damaged.
+    """
     key, rest = _take(schema.data, "key")
     value, rest = _take(rest, "value")
     if rest:

@@ -21,7 +21,7 @@ def root_message_name(data: bytes) -> str:
 
 
 def root_message(data: bytes) -> Descriptor:
-    """Return the message type, in a new descriptor pool. Raises InvalidSchema if the files are inconsistent."""
+    """Return the message type of a PROTOBUF_NATIVE definition. Raises InvalidSchema if its files are inconsistent."""
     document = parse_json(data)
     if not isinstance(document, dict):
         raise InvalidSchema("the schema definition is not a JSON object")

@@ -99,9 +99,8 @@ class SchemaData:
 
 
 def schema_type_named(name: str) -> SchemaType:
-    """Return the type with this name in the REST API. Raises InvalidSchema if no stored schema can have it.
-
-    BYTES becomes NONE: both have the same number in the protocol.
+    """Return the schema type with this name in the REST API; NONE for BYTES, which has the same number. Raises
+    InvalidSchema if no stored schema can have it.
     """
     if name == "BYTES":
         return SchemaType.NONE

@@ -1,7 +1,7 @@
-"""Schema registry: registration, lookup, compatibility checks and deletion. A partition has the schemas of its
-partitioned topic.
+"""The schema registry of a broker: registration, lookup, compatibility checks and deletion of schemas.
 
-A `SchemaStorage` has the versions: in the metadata store, or in Pulsar's layout on BookKeeper.
+A partition has the schemas of its partitioned topic. A `SchemaStorage` has the versions: in the metadata store, or in
+Pulsar's layout on BookKeeper.
 
 Invariants: a returned version is durable. Versions of a topic are consecutive and are assigned once, also under
 concurrent registration. Registering an equal schema returns its existing version. In this process a lock serializes
@@ -71,7 +71,9 @@ class SchemaRegistry:
             return found
 
     async def positions(self, topic: TopicName) -> list[SchemaPosition]:
-        """Return where the versions are stored; nothing if they are not in ledgers. Raises StoreError."""
+        """Return the ledger entries in which the versions of a topic's schema are stored; none if they are not in
+        ledgers. Raises StoreError.
+        """
         return await self._storage.positions(self._storage.topic_path(topic))
 
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int | None:
@@ -82,12 +84,12 @@ class SchemaRegistry:
     # --- check -------------------------------------------------------------------------------------------------------
 
     async def check(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
-        """Raise InvalidSchema or Incompatible if `schema` cannot be registered now."""
+        """Raise InvalidSchema or Incompatible if `register` would refuse `schema` for the topic now."""
         await self._in_proportion([schema], lambda: validate(schema))
         await self._check(topic, strategy, (await self.history(topic)).versions, schema)
 
     async def check_consumer(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
-        """Raise InvalidSchema or Incompatible if a consumer with `schema` cannot read the topic."""
+        """Raise InvalidSchema or Incompatible if a consumer with `schema` cannot read the topic's messages."""
         if strategy == CompatibilityStrategy.ALWAYS_COMPATIBLE:
             return
         await self._in_proportion([schema], lambda: validate(schema))
@@ -97,7 +99,7 @@ class SchemaRegistry:
             raise Incompatible(
                 f"strategy {strategy}: a consumer with a schema cannot subscribe to a topic that is in use without a schema"
                 if versions
-                else f"the topic is in use without a schema, so its messages may not match the {schema.type.name} schema"
+                else f"the topic is in use without a schema, so its messages may not match the consumer's {schema.type.name} schema"
             )
         if strategy in _CHECKED_AGAINST_ALL:
             await self._check(topic, strategy, versions, schema)
@@ -128,7 +130,9 @@ class SchemaRegistry:
     # --- change ------------------------------------------------------------------------------------------------------
 
     async def register(self, topic: TopicName, schema: SchemaData, strategy: str) -> int:
-        """Return the version of `schema`, and register it if it is new. Raises InvalidSchema or Incompatible."""
+        """Return the version of `schema` for the topic; a new schema is registered first. Raises InvalidSchema or
+        Incompatible.
+        """
         digest = await self._in_proportion([schema], lambda: _validated_digest(schema))
         path = self._storage.topic_path(topic)
         known = self._cache.get(path)
@@ -150,7 +154,7 @@ class SchemaRegistry:
         raise StoreError(f"the schemas of {topic} are being changed by other requests; retry")
 
     async def delete(self, topic: TopicName) -> int:
-        """Delete all versions. Return the version number of the deletion."""
+        """Delete all schema versions of a topic. Return the version number that the deletion itself gets."""
         counters, path = self._counters(topic), self._storage.topic_path(topic)
         with self._measured(counters.delete):
             async with self._lock(path):
@@ -164,8 +168,8 @@ class SchemaRegistry:
         raise StoreError(f"the schemas of {topic} are being changed by other requests; retry")
 
     async def drop(self, topic: TopicName) -> None:
-        """Remove the schemas of a deleted topic. For a partition, do nothing: its schemas belong to the partitioned
-        topic.
+        """Remove the schemas of a topic that was deleted. Does nothing for a partition, whose schemas belong to the
+        partitioned topic.
         """
         if topic.partition_index >= 0:
             return
@@ -177,7 +181,7 @@ class SchemaRegistry:
                     logs.info("schema.dropped", topic=topic)
 
     async def drop_namespace(self, namespace: NamespaceName) -> None:
-        """Remove all schemas of a deleted namespace. The caller must have stopped registrations."""
+        """Remove all schemas of a namespace that was deleted. The caller must have stopped registrations."""
         path = self._storage.namespace_path(namespace)
         await self._storage.drop(path)
         self._cache.drop_below(path)
@@ -247,7 +251,6 @@ class SchemaRegistry:
 
     @contextmanager
     def _measured(self, operation: OperationCounters) -> Iterator[None]:
-        """Measure an operation. A refused schema does not count as a failure."""
         started_ms = self._clock.monotonic_ms()
         try:
             yield

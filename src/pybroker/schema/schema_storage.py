@@ -56,26 +56,30 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def document_path(self, path: str, version: int) -> str:
-        """Return the path of the document that an `append` of the version changes."""
+        """Return the metadata path that `append` of a version changes. `path`: the path of the topic's schemas."""
 
     @abstractmethod
     def topic_path_of_change(self, path: str) -> str:
-        """Return the path of the topic to which a changed document belongs."""
+        """Return the path of the topic's schemas for the path of a changed document."""
 
     @abstractmethod
     async def read(self, path: str) -> StoredVersions: ...
 
     async def positions(self, _path: str) -> list[SchemaPosition]:
-        """Return where the versions are stored, the oldest first; nothing if they are not in ledgers. Raises StoreError."""
+        """Return the ledger entries that contain the versions at `path`, oldest first; none if they are not in ledgers.
+        Raises StoreError.
+        """
         return []
 
     @abstractmethod
     async def append(self, path: str, version: int, record: SchemaRecord) -> bool:
-        """Store the next version durably. Return False if another broker has stored it meanwhile."""
+        """Store the next version of a topic's schema durably. Return False if another broker has stored this version
+        meanwhile.
+        """
 
     @abstractmethod
     async def drop(self, path: str) -> bool:
-        """Remove all versions at `path`, or of all topics below it. Return whether there were any."""
+        """Remove all schema versions at `path`, or of all topics below it. Return whether there were any."""
 
 
 class _Document(msgspec.Struct, omit_defaults=True):

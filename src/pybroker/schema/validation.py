@@ -1,4 +1,4 @@
-"""Validation of schema definitions: what each schema type requires, checked in linear time."""
+"""Validation of schema definitions: the rules of each schema type, checked in linear time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
         _validate(sides.key, nesting + 1)
         _validate(sides.value, nesting + 1)
     elif schema.type in PRIMITIVE_TYPES and schema.data and not _is_pythons_string(schema):
-        raise InvalidSchema(f"the type has no definition, but the request has a definition of {len(schema.data)} bytes")
+        raise InvalidSchema(f"schemas of this type have no definition, but this one has {len(schema.data)} bytes")
     elif schema.type is SchemaType.AUTO_CONSUME:
         raise InvalidSchema(
             "this schema type cannot be stored by a broker: send the schema that the client derives from it"

@@ -1,7 +1,7 @@
 """The handler of each command type.
 
-An inline handler runs while the command is decoded and keeps the order of a client's commands. A task may wait for
-storage; its response can overtake others, because requests have ids.
+An inline handler runs while the command is decoded, and keeps the order of a client's commands. A task may wait for
+storage; responses of tasks can have another order, because requests have ids.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def command_table() -> CommandTable:
 
 
 def _on_account(task: Callable[[Connection, pb.BaseCommand], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Wrap a handler so that fair queues count its waiting time against the connection's role."""
+    """Wrap a handler so that fair queues assign its waiting time to the connection's role."""
 
     async def run(connection: Connection, command: pb.BaseCommand) -> None:
         ASKING.set(connection.context.holder(connection))

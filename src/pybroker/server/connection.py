@@ -39,6 +39,7 @@ from pybroker.wire.session import KeepAlive, Session, SessionState
 
 if TYPE_CHECKING:
     from pybroker.broker.lifecycle.watched_topics import TopicWatcher
+    from pybroker.runtime.proxy_protocol import Address
     from pybroker.server.server_context import ServerContext
 
 
@@ -55,6 +56,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.runtime = context.runtime
         self.session = Session()
         self.identity: Identity | None = None
+        self.listener_name: str | None = None
+        """Listener of the port (`bindAddresses`), for lookups that request none."""
+        self.proxied_client: Address | None = None
+        """Address of the client from the PROXY header of a load balancer."""
         self.address = ""
         self.host = ""
         self.opened_s = context.now_s()
@@ -98,7 +103,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._outbox = Outbox(self.context.loop, self._transport)
         self._pauses = ReadPauses(self._transport)
         self._transport.set_write_buffer_limits(high=min(WATCHED_BYTES, self.context.max_outbound_bytes))
-        host, port = (self._transport.get_extra_info("peername") or ("unknown", 0))[:2]
+        peer = self.proxied_client or self._transport.get_extra_info("peername") or ("unknown", 0)
+        host, port = peer[:2]
         self.host = str(host)
         self.address = f"/{host}:{port}"
         self.certificate = peer_certificate(self._transport.get_extra_info("ssl_object"))
@@ -154,7 +160,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self.context.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Decode buffered data, one budget per iteration. Resume reading when the buffer is empty."""
+        """Decode buffered data, a limited amount per iteration of the event loop. Resume reading when the buffer is
+        empty.
+        """
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self._take(lambda: self._decoder.feed(b""))
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
@@ -206,7 +214,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.close(f"protocol violation: {violation}")
 
     def refused(self, command: str, failure: Exception, topic: str = "", count: int = 1) -> None:
-        """Count and log refused commands. The caller sends the response."""
+        """Count and log `count` rejected commands. The caller sends the error response."""
         reason = f"{failure} ({failure.__cause__})" if failure.__cause__ is not None else str(failure)
         self.context.refused(self, command, type(failure).__name__, reason, topic, count)
 
@@ -285,7 +293,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def _require_connected(self, command: str) -> None:
         if self.session.state is not SessionState.CONNECTED:
-            raise ProtocolViolation(f"{command} is not legal while {self.session.state.value}")
+            raise ProtocolViolation(f"{command} is not legal in the session state {self.session.state.value}")
 
     def _publish(self, run: SendRun) -> None:
         self._require_connected("SEND")
@@ -310,8 +318,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         topic.publish(opened.producer, run)
 
     def _defer(self, run: SendRun, passing: int, throttle: PublishThrottle, opened: OpenProducer) -> SendRun:
-        """Return the first `passing` messages of `run`. Defer the rest until the publish limit allows them, and stop
-        reading meanwhile.
+        """Return the first `passing` messages of `run`. Defer the rest until the publish limit allows them, and pause
+        reading.
         """
         self._deferred.append(rows(run, range(passing, len(run.payloads))))
         self._pauses.add(read_pauses.PUBLISH_RATE)
@@ -420,7 +428,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     @contextmanager
     def uncounted_request(self) -> Iterator[None]:
-        """For a request that is parked: it does not count as unanswered, so that other requests and messages continue."""
+        """Exclude a parked request from the limit of unanswered requests, so that other requests and messages
+        continue.
+        """
         self._count_answered(1)
         try:
             yield
@@ -428,9 +438,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._requests += 1
 
     def answerable(self, failure: Exception) -> BrokerError:
-        """Convert a failure to the error that is sent to the client. Unexpected exceptions are logged; a full disk is
-        not, because the store logs it.
-        """
+        """Convert an exception to the error that is sent to the client. Unexpected exceptions are logged."""
         if isinstance(failure, BrokerError):
             return failure
         if isinstance(failure, StoreError):
@@ -458,7 +466,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._closed_producers.add(producer_id)
 
     def tell_ready(self, opened: OpenProducer) -> None:
-        """Accept messages of an attached producer, and send PRODUCER_SUCCESS."""
+        """Send PRODUCER_SUCCESS for an attached producer, and accept its messages."""
         producer = opened.producer
         self.producers[producer.producer_id] = opened
         self._closed_producers.discard(producer.producer_id)  # the client has reused the id
@@ -574,9 +582,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     # --- time --------------------------------------------------------------------------------------------------------
 
     def accept_messages(self) -> None:
-        """Raise the size limits of frames, batches and fields from those of unauthenticated clients to the configured
-        ones. Called after authentication.
-        """
+        """Raise the size limits of frames, batches and fields to the configured ones, after authentication."""
         self._decoder.accept_messages(
             self.context.max_message_bytes, self.context.max_batch_messages, self.context.max_fields
         )
@@ -592,8 +598,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
 
 class _Waiters:
-    """Tasks that wait for an event of the connection."""
-
     __slots__ = ("_events",)
 
     def __init__(self) -> None:

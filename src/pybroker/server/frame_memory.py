@@ -1,7 +1,7 @@
-"""Memory of incomplete frames, counted in the broker's memory budget.
+"""Memory of incompletely received frames, counted in the broker's memory budget.
 
 Unauthenticated connections share one limit, maxFrameBytesBeforeConnect. Above it, the broker closes the connection
-whose frame has been incomplete for the longest time. A CONNECT that arrives in one read uses no counted memory.
+whose frame has been incomplete for the longest time. A CONNECT that arrives in one read is not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FrameSender(Protocol):
-    """A connection, as `FrameMemory` uses it."""
+    """The interface of a connection for `FrameMemory`."""
 
     session: Session
 
@@ -31,7 +31,7 @@ C = TypeVar("C", bound=FrameSender)
 
 
 class FrameMemory(Generic[C]):
-    """The counted memory of all connections of a broker.
+    """The memory of incomplete frames of all connections.
 
     Invariant: the memory part `frames` is the sum of all counted connections.
     """
@@ -49,7 +49,7 @@ class FrameMemory(Generic[C]):
         return connection in self._counted
 
     def count(self, connection: C, decoder: Decoder) -> None:
-        """Update the memory of an incomplete frame. After CONNECT, only large frames are counted."""
+        """Update the memory of a connection's incomplete frame. After CONNECT, only large frames are counted."""
         is_connected = connection.session.state is SessionState.CONNECTED
         before_bytes = self._counted.pop(connection, 0)
         now_bytes = 0 if is_connected and not decoder.missing_bytes else decoder.held_bytes

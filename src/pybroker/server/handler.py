@@ -13,7 +13,7 @@ C = TypeVar("C")
 
 
 def type_name(command: pb.BaseCommand) -> str:
-    """Return the command type's protocol name, without `_REQUEST` or `_RESPONSE`."""
+    """Return the protocol's name of a command type, without `_REQUEST` or `_RESPONSE`."""
     return pb.BaseCommand.Type.Name(command.type).removesuffix("_RESPONSE").removesuffix("_REQUEST")
 
 
@@ -50,7 +50,7 @@ WEIGHED_REQUEST_BYTES = 4096
 
 
 def weight_of(command: pb.BaseCommand) -> int:
-    """Return the request's weight against maxConcurrentRequestsPerConnection: 1 plus 1 per 4 KiB, because waiting
-    requests use memory.
+    """Return the number of requests that a command counts for in maxConcurrentRequestsPerConnection: 1, and 1 more per
+    4 KiB, because waiting requests use memory.
     """
     return 1 + command.ByteSize() // WEIGHED_REQUEST_BYTES

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pybroker.errors import CannotListen
+from pybroker.runtime.proxied_port import ProxiedPort, proxied_port
 from pybroker.server.connection import Connection
 from pybroker.server.repeated_events import INTERVAL_S
 
 if TYPE_CHECKING:
     from pybroker.runtime.network import Port
+    from pybroker.runtime.proxy_protocol import Address
+    from pybroker.server.bind_addresses import BindAddress
     from pybroker.server.server_context import ServerContext
 
 KEEP_ALIVE_SLICES = 10
@@ -26,42 +30,55 @@ class Listener:
         self.context = context
         self._connect = connect
         self.port: int | None = None
+        """Port number of `brokerServicePort`."""
         self.port_tls: int | None = None
-        self._ports: list[tuple[Port, ssl.SSLContext | None]] = []
+        self.listener_ports: list[tuple[str, int]] = []
+        """Listener name and port number of each entry of `bindAddresses`."""
+        self._ports: list[tuple[Port | ProxiedPort, BindAddress, ssl.SSLContext | None]] = []
 
-    def bind(self, host: str, port: int | None, port_tls: int | None, tls: ssl.SSLContext | None) -> None:
-        """Bind the ports without accepting connections. Raises CannotListen; its text contains every port that could
+    def bind(self, addresses: Iterable[BindAddress], tls: ssl.SSLContext | None) -> None:
+        """Bind the ports without accepting connections. Raises CannotListen, whose text contains every port that could
         not be bound.
         """
         problems: list[str] = []
-        if port is not None:
+        for address in addresses:
+            assert tls is not None or not address.is_tls, "a TLS port requires a TLS context"
             try:
-                self.port = self._bind_one(host, port, None)
+                number = self._bind_one(address, tls if address.is_tls else None)
             except OSError as error:
-                problems += CannotListen.on(host, port, "brokerServicePort", error).problems
-        if port_tls is not None:
-            assert tls is not None, "port_tls requires a TLS context"
-            try:
-                self.port_tls = self._bind_one(host, port_tls, tls)
-            except OSError as error:
-                problems += CannotListen.on(host, port_tls, "brokerServicePortTls", error).problems
+                problems += CannotListen.on(address.host, address.port, address.setting, error).problems
+                continue
+            if address.listener_name is not None:
+                self.listener_ports.append((address.listener_name, number))
+            elif address.is_tls:
+                self.port_tls = number
+            else:
+                self.port = number
         if problems:
             self._close_ports()
             raise CannotListen(*problems)
 
-    def _bind_one(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+    def _bind_one(self, address: BindAddress, tls: ssl.SSLContext | None) -> int:
         runtime = self.context.runtime
-        bound = runtime.network.bind(host, port, runtime.config.broker_service_accept_queue_size)
-        self._ports.append((bound, tls))
+        bound = runtime.network.bind(address.host, address.port, runtime.config.broker_service_accept_queue_size)
+        port = proxied_port(bound, runtime) if runtime.config.ha_proxy_protocol_enabled else bound
+        self._ports.append((port, address, tls))
         return bound.number
 
     async def start(self) -> None:
-        for bound, tls in self._ports:
-            await bound.serve(lambda: self._connect(self.context), tls, self.context.connect_timeout_s)
+        for port, address, tls in self._ports:
+            connect = functools.partial(self._accepted, address.listener_name)
+            await port.serve(connect, tls, self.context.connect_timeout_s)
+
+    def _accepted(self, listener_name: str | None, client: Address | None = None) -> Connection:
+        connection = self._connect(self.context)
+        connection.listener_name = listener_name
+        connection.proxied_client = client
+        return connection
 
     async def watch(self) -> None:
-        """Send keep-alive pings, close stalled and late unauthenticated connections, and log summaries of repeated
-        events, until cancelled.
+        """Send keep-alive pings, close stalled connections and connections that do not authenticate in time, and log
+        summaries of repeated events. Runs until cancelled.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_unauthenticated(), name="unauthenticated")
@@ -90,10 +107,9 @@ class Listener:
             self.context.report_repeated_events()
 
     def stop_reading(self) -> None:
-        """Refuse new connections and stop reading existing ones. Received commands are still answered.
+        """Reject new connections and stop reading existing ones. Received commands are still answered.
 
-        Otherwise clients would immediately recreate closed producers and consumers, and thousands of refusals take
-        longer than closing the topics.
+        Otherwise clients would recreate closed producers and consumers while the broker closes its topics.
         """
         self._close_ports()
         self.context.is_stopping = True
@@ -101,8 +117,11 @@ class Listener:
             connection.hold_for_stop()
 
     async def close(self) -> None:
-        """Close all connections after their queued data is written."""
         self.stop_reading()
+        for port, _, _ in self._ports:
+            if isinstance(port, ProxiedPort):
+                await port.finish()
+        self.context.is_closed = True
         for connection in list(self.context.connections):
             connection.close("the broker is stopping")
         try:
@@ -114,9 +133,11 @@ class Listener:
         self.context.report_repeated_events()
 
     def _close_ports(self) -> None:
-        for bound, _ in self._ports:
-            bound.close()
+        for port, _, _ in self._ports:
+            port.close()
 
     def abort(self) -> None:
+        """Close all connections at once, without the data that is queued for them."""
+        self.context.is_closed = True
         for connection in list(self.context.connections):
             connection.abort("the broker is stopping")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OpenProducer:
-    """A producer and its topic. Owned by its connection."""
+    """A producer of a connection, and its topic."""
 
     __slots__ = ("producer", "topic")
 
@@ -25,7 +25,7 @@ class OpenProducer:
         self.producer = producer
 
     def throttled_by(self, limit: WaitingPublishers | None) -> ThrottledPublish | None:
-        """Return the message of this producer that waits because of the publish limit `limit`; None without one."""
+        """Return the message of this producer that waits because of the publish limit `limit`; None if none waits."""
         if limit is None:
             return None
         rate = limit.rate if isinstance(limit, PublishRateLimit) else None
@@ -37,7 +37,7 @@ class OpenProducer:
 
 
 class RecentIds:
-    """Ids of producers that the broker closed most recently. Messages in transit from them are dropped."""
+    """Ids of producers that the broker closed recently. Messages in transit from them are dropped."""
 
     MAX = 1000
 

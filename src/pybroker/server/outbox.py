@@ -1,7 +1,6 @@
 """Unsent data of one connection, written once per event loop iteration.
 
-Parts below 16 KiB are joined, because a copy costs less than a buffer object or system call each. Larger parts are not
-copied.
+Parts below 16 KiB are joined, because a copy costs less than a system call for each. Larger parts are not copied.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Outbox:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes that the transport has not sent."""
+        """The number of bytes that the transport has not sent."""
         return self._size_bytes + self._transport.get_write_buffer_size()
 
     def add(self, data: bytes) -> None:

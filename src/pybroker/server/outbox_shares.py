@@ -1,9 +1,9 @@
-"""Broker-wide limits of outbound buffers: which connections may receive more messages while their clients have unread
-data.
+"""Broker-wide limits of outbound buffers, which hold data that clients have not read.
 
-Below 50 % of the total, each connection may use its full per-connection limit. Above 50 %, connections over their fair
-share pause. At 100 %, all connections with unsent data pause. A connection without unsent data never pauses. A paused
-connection resumes when its client has read nearly everything.
+Decides which connections may receive more messages while their clients have unread data. Below 50 % of the total, each
+connection may use its full per-connection limit. Above 50 %, connections over their fair share pause. At 100 %, all
+connections with unsent data pause. A connection without unsent data never pauses. A paused connection resumes when its
+client has read nearly everything.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class OutboxShares(Generic[K]):
         return len(self._unsent)
 
     def report(self, connection: K, unsent_bytes: int) -> bool:
-        """Record the unsent bytes of `connection`; less than WATCHED_BYTES count as 0. Return whether it may receive
-        more messages now.
+        """Record the unsent bytes of a connection; less than WATCHED_BYTES count as 0. Return whether the connection
+        may receive more messages now.
         """
         before = self._unsent.pop(connection, 0)
         if unsent_bytes:

@@ -1,8 +1,7 @@
 """Setup of producers and consumers: one request per id at a time.
 
 A client may close a producer during its setup and reuse the id. The second request waits for the first; otherwise both
-producers could be attached to the topic while the connection knows only one. `maxConcurrentRequestsPerConnection`
-limits the waiting requests.
+producers could be attached to the topic while the connection knows only one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Attached(Protocol):
     """A producer or consumer."""
 
     def detach(self) -> None:
-        """Detach it from its topic."""
+        """Detach the producer or consumer from its topic."""
 
 
 T = TypeVar("T", bound=Attached)
@@ -35,8 +34,8 @@ class PendingSetups(Generic[T]):
         return self._locks.held(used_id)
 
     async def set_up(self, used_id: int, attaching: Awaitable[T]) -> T | None:
-        """Await `attaching` and return its result. The caller has the lock of `used_id`. If the id was closed or the
-        connection lost meanwhile, detach the result and return None.
+        """Attach a producer or consumer and return it. If its id was closed or the connection lost meanwhile, detach it
+        and return None. The caller holds the lock of `used_id`.
         """
         assert self._locks.is_held(used_id)
         self._held[used_id] = None

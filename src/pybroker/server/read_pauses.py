@@ -35,7 +35,7 @@ class Readable(Protocol):
 
 
 class ReadPauses:
-    """The reasons for which a connection does not read.
+    """The reasons why the broker does not read from a connection.
 
     Invariant: an open transport reads exactly while `reasons` is 0.
     """
@@ -59,5 +59,5 @@ class ReadPauses:
 
     @property
     def in_words(self) -> str | None:
-        """The first reason that a user can act on, as a text; None without one."""
+        """The first reason that a user can remove, as a text; None if there is none."""
         return next((words for reason, words in IN_WORDS.items() if self.reasons & reason), None)

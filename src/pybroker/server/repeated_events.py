@@ -1,8 +1,8 @@
-"""Limits the log lines of clients that attach and detach: events that repeat too often are summed up.
+"""Limits the log lines of clients that attach and detach. Pure.
 
-Pure. A client that loses its connection reconnects at once, for example hundreds of times a minute while a full disk
-refuses its messages. So only the first events of one client, kind and topic are logged in an interval, and one summary
-for each client follows at the end of the interval.
+A client that loses its connection reconnects at once, hundreds of times a minute if the cause stays. So only the first
+events of one client, kind and topic are logged in an interval, and a summary for each client at the end of the
+interval.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class ClientId:
-    """A client without its port, which changes with each connection."""
+    """The identity of a client, without its port, which changes with each connection."""
 
     host: str
     role: str
@@ -44,13 +44,15 @@ class RepeatedEvents:
     """The events of all clients in the current interval. The owner calls `end_interval` every `INTERVAL_S` seconds."""
 
     def __init__(self, max_per_interval: int) -> None:
-        """`max_per_interval`: 0 means no limit."""
+        """`max_per_interval` is the number of events that are logged for one client, kind and topic; 0 means no
+        limit.
+        """
         self._max = max_per_interval
         self._counts: Counter[tuple[ClientId, str, str]] = Counter()
         self._summaries: dict[ClientId, Summary] = {}
 
     def add(self, client: ClientId, event: str, topic: str = "") -> bool:
-        """Count an event. Return whether to log it."""
+        """Count an event of a client. Return whether to log it."""
         if not self._max:
             return True
         key = (client, event, topic)
@@ -64,7 +66,9 @@ class RepeatedEvents:
         return False
 
     def end_interval(self) -> list[Summary]:
-        """Return the summaries of the clients with the most unlogged events, and start the next interval."""
+        """Return the summaries of the clients with the most events that were not logged, and start the next
+        interval.
+        """
         ordered = sorted(self._summaries.values(), key=lambda summary: -summary.unlogged.total())
         self._counts.clear()
         self._summaries = {}

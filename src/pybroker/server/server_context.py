@@ -52,6 +52,9 @@ class ServerContext:
         self.all_closed = asyncio.Event()
         self.all_closed.set()
         self.is_stopping = False
+        """New connections are not read."""
+        self.is_closed = False
+        """New connections are aborted: the listener has closed the others and does not wait for more."""
         self._held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
         self.unauthenticated: Slots[Connection] = Slots(
             config.max_connections_before_connect, config.max_connections_before_connect_per_ip
@@ -69,7 +72,7 @@ class ServerContext:
         return self.runtime.peer_clock.monotonic_ms() / 1000
 
     def holder(self, connection: Connection) -> Holder:
-        """Return the identity for fair queues: the role, or the connection if it has no role."""
+        """Return the identity of a connection for fair queues: its role, or the connection itself without a role."""
         return self.broker.broker_context.authorization.holder(connection.role, f"connection {connection.address}")
 
     # --- connections -------------------------------------------------------------------------------------------------
@@ -81,6 +84,9 @@ class ServerContext:
         self.connections[connection] = self.now_s() + self.runtime.config.keep_alive_interval_seconds
         self.all_closed.clear()
         self._by_host[connection.host] += 1
+        if self.is_closed:
+            connection.abort("the broker is stopping")  # accepted before the ports were closed
+            return
         if self.is_stopping:
             connection.hold_for_stop()
         longest = self.unauthenticated.longest
@@ -105,7 +111,6 @@ class ServerContext:
             longest.abort("no CONNECT within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
-        """Refuse a connection, because the remaining file descriptors are needed for files."""
         self.runtime.stats.connections_refused += 1
         reason = "the connections have used all file descriptors except fileDescriptorsReserve; increase `ulimit -n`"
         self.refused(connection, "CONNECT", "fileDescriptorsReserve", reason)
@@ -114,9 +119,8 @@ class ServerContext:
     def refused(
         self, connection: Connection, command: str, cause: str, reason: str, topic: str = "", count: int = 1
     ) -> None:
-        """Count refused commands, and log at most one per command, cause and minute.
-
-        `cause` is an error name of the protocol.
+        """Count rejected commands, and log at most one per command, cause and minute. `cause` is the name of a
+        ServerError.
         """
         unlogged = self.runtime.stats.refusals.add(command, cause, count, self.now_s())
         if not unlogged:
@@ -154,9 +158,6 @@ class ServerContext:
             logs.info("connection.closed", connection=connection.address, reason=reason)
 
     def is_logged(self, connection: Connection, event: str, topic: str = "") -> bool:
-        """Count an event of attaching or detaching. Return whether to log it, so that a client that reconnects
-        repeatedly does not fill the log.
-        """
         is_due = self._repeated_events.add(ClientId(connection.host, connection.role or "none"), event, topic)
         return is_due or logs.is_debug()
 
@@ -173,7 +174,9 @@ class ServerContext:
             )
 
     def connection_limit(self, connection: Connection) -> str:
-        """Return the key of the exceeded connection limit, or "". Unauthenticated connections are not counted."""
+        """Return the configuration key of the connection limit that `connection` exceeds, or "". Unauthenticated
+        connections are not counted.
+        """
         config = self.runtime.config
         if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated):
             return "brokerMaxConnections"
@@ -185,16 +188,14 @@ class ServerContext:
     # --- bounds ------------------------------------------------------------------------------------------------------
 
     def publish_started(self, size_bytes: int) -> bool:
-        """Count unanswered sends. Return True if their memory limit is reached."""
+        """Add a message to the memory of unanswered sends. Return True if the limit of this memory is reached."""
         self.runtime.stats.pending_publish_bytes += size_bytes
         publishes = self.memory.publishes
         self.memory.follow(publishes.count(size_bytes))
         return publishes.room() <= 0
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Pause reading from `connection` until half of all unanswered sends are answered. Connections that only
-        consume are not affected.
-        """
+        """Pause reading from `connection` until half of all unanswered sends are answered."""
         if connection not in self._held_publishers:
             if not self._held_publishers:
                 self.runtime.stats.throttled_since_ms = self.now_s() * 1000
@@ -215,14 +216,14 @@ class ServerContext:
                 connection.hold_publish_memory(False)
 
     def report_unsent(self, connection: Connection, unsent_bytes: int) -> bool:
-        """Record unsent bytes. Return whether the client may receive more messages now."""
+        """Record the unsent bytes of a connection. Return whether its client may receive more messages now."""
         gets_more = self.outbox_shares.report(connection, unsent_bytes)
         self.memory.follow(self.outbox_shares.settled)
         return gets_more
 
     @property
     def most_outbound_bytes(self) -> int:
-        """The number of unsent bytes that one connection may have if all other connections have few."""
+        """The largest number of unsent bytes that one connection may have."""
         return min(self.max_outbound_bytes, self.memory.outboxes.most_bytes // 4)
 
     def stalled(self, connection: Connection) -> None:
@@ -236,7 +237,9 @@ class ServerContext:
         self._stalled.pop(connection, None)
 
     def close_stalled(self, longest_s: float) -> None:
-        """Close connections whose clients have read nothing for `longest_s`, because unsent data uses memory."""
+        """Close connections whose clients have read nothing for `longest_s` seconds, because unsent data uses
+        memory.
+        """
         now_s = self.now_s()
         for connection, (since_s, bytes_then) in list(self._stalled.items()):
             if connection.unsent_bytes < bytes_then:

@@ -111,7 +111,6 @@ def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> 
 
 
 def _method(values: OptionValues) -> str | None:
-    """Return the authentication method: `token`, `basic`, `tls`, or None for no authentication."""
     plugin = _client(values, "authPluginClassName")
     if plugin is None:
         parameters = _client(values, "authParams") or ""

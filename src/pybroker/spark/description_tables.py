@@ -1,7 +1,7 @@
-"""The data sources `pulsar-topics`, `pulsar-ledgers` and `pulsar-subscriptions`, which describe topics from the broker's REST
-API.
+"""The data sources `pulsar-topics`, `pulsar-ledgers` and `pulsar-subscriptions`: tables that describe topics.
 
-They use the topic and connection options of `pulsar`, and need `admin.url`. The rows show the state at the time of the query.
+They use the topic and connection options of `pulsar`, and need `admin.url`, the address of the broker's REST API. The
+rows show the state at the time of the query.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ NOT_FOUND = 404
 
 
 class _TableSource(DataSource):
-    """A table with fixed columns. A query may declare a subset of them."""
-
     columns: ClassVar[pa.Schema]
 
     def schema(self) -> StructType:

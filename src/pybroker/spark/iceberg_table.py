@@ -28,7 +28,7 @@ KEYS = ("table", "target", "catalogname", "snapshotid")
 
 
 class IcebergTableSource(DataSource):
-    """The data source, registered once per session. Spark creates an instance for each read."""
+    """The data source `pulsar-lake`."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,8 +42,6 @@ class IcebergTableSource(DataSource):
 
 
 class _FilePartition(InputPartition):
-    """One data file with its delete files. It contains everything that a task needs."""
-
     def __init__(self, task: bytes) -> None:
         super().__init__(task)
 
@@ -74,8 +72,6 @@ class _Reader(DataSourceReader):
 
 
 class _Table:
-    """The table of the options, at one snapshot."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
 """Parsing of Spark options, which have lower-case keys and text values.
 
-The option names are the same as in the Scala connector, which passes options such as `pulsar.client.*` on to the Java
-client. Here some of them are used, the other options of the Java client are accepted without effect, and all unknown
-options are errors: an ignored limit or credential would be worse than a query that does not start.
+The option names are those of the Scala connector, which passes options such as `pulsar.client.*` to the Java client.
+Other options of the Java client are accepted without effect. An unknown option is an error, because a query with an
+ignored limit or credential is worse than a query that does not start.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class InvalidOptions(ValueError):
 
 
 class OptionValues:
-    """The options of one reader or writer, by canonical name."""
+    """The options of one read or write, by name."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], what: str) -> None:
-        """Raises InvalidOptions for an unknown key, with the most similar known one. `what`: the operation, for error
-        texts.
+        """`known` are the permitted names, and `what` is the operation for error texts. Raises InvalidOptions for an
+        unknown option, with the most similar known name.
         """
         canonical = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
@@ -105,7 +105,7 @@ class OptionValues:
         raise self.wrong(name, "one of " + ", ".join(choices))
 
     def wrong(self, name: str, expected: str) -> InvalidOptions:
-        """Return the error for a value that is not `expected`. Not for secrets, because it shows the value."""
+        """Return the error for a value that is not as `expected`. The error shows the value: do not use for secrets."""
         value = self._values.get(name, "")
         shown = value if len(value) <= MAX_SHOWN_CHARACTERS else value[:MAX_SHOWN_CHARACTERS] + "..."
         return InvalidOptions(f"option {name} is {shown!r}; expected {expected}")

@@ -1,10 +1,8 @@
-"""The parts of PySpark that the data sources use, for all versions from 4.0 on. All code that depends on the version is
-here.
+"""The parts of PySpark that the data sources use. All code that depends on the PySpark version is here.
 
-PySpark 4.0 introduced Python data sources. Later versions added:
-
-* 4.1: stream writers that receive Arrow batches. Spark 4.0 passes Arrow batches to each subclass of the batch writer,
-  so the class here inherits from both.
+* 4.0: introduced Python data sources. It passes Arrow batches to each subclass of the batch writer, so the stream writer
+  here inherits from both.
+* 4.1: stream writers that receive Arrow batches.
 * 4.2: limits of micro-batches and `Trigger.AvailableNow` (`pyspark.sql.streaming.datasource`). Earlier versions request
   the latest offset without passing the offset that the query has reached: see `spark/reader/older_stream_reader.py`.
 """

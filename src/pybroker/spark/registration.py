@@ -1,8 +1,8 @@
-"""Registers the data sources with a session if Spark does not find them.
+"""Registration of the data sources with a Spark session.
 
-Spark finds the modules `pyspark_*` of packages that are installed for the interpreter that it starts, so an activated
-environment needs no registration. It is needed if the environment is not activated, if the package is passed with
-`--py-files`, where Spark does not search, or if a jar uses the name `pulsar`.
+Spark finds the modules `pyspark_*` of packages that are installed for the interpreter that it starts. Registration is
+needed if the environment is not activated, if the package is passed with `--py-files`, where Spark does not search, or
+if a jar uses the name `pulsar`.
 """
 
 from __future__ import annotations

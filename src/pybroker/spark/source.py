@@ -1,7 +1,7 @@
 """The Spark data source `pulsar`: topics as tables and streams.
 
-For each load Spark creates a `PulsarDataSource` in a separate process, pickles it, and creates readers from the copies. So it
-contains the options and the pinned schema only, and no open resources.
+For each load, Spark creates a `PulsarDataSource` in a separate process, pickles it, and creates readers from the
+copies. So the class contains only the options and the schema, and no open resources.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALIAS = "pybroker"
 
 
 class PulsarDataSource(PulsarSink, DataSource):
-    """The data source, for reading and writing topics."""
+    """The data source `pulsar`, for reading and writing topics."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -70,7 +70,9 @@ class PulsarDataSource(PulsarSink, DataSource):
 
 
 class PybrokerDataSource(PulsarDataSource):
-    """The data source under a name that is free if the Scala connector's jar is loaded."""
+    """The same data source under the name `pybroker`, for sessions in which the Scala connector's jar uses the name
+    `pulsar`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -78,7 +80,7 @@ class PybrokerDataSource(PulsarDataSource):
 
 
 class BatchReader(DataSourceReader):
-    """A batch query, planned once on the driver."""
+    """A batch query. The driver plans it once."""
 
     def __init__(self, options: ReadOptions, declared: Declared) -> None:
         self._options = options

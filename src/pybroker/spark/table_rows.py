@@ -1,7 +1,7 @@
 """Rows of the tables `pulsar-topics`, `pulsar-ledgers` and `pulsar-subscriptions`.
 
-They come from plans and from the JSON of `stats` and `internalStats`. Values that the broker does not report are null. No Spark
-here.
+They come from query plans and from the JSON of `stats` and `internalStats`. Values that the broker does not report are
+null. Independent of Spark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sets and checks the Python interpreter that Spark starts for data sources.
+"""Selection and check of the Python interpreter that Spark starts for data sources.
 
-Spark starts the interpreter in `PYSPARK_PYTHON`, or `python3` from the PATH if that is not set, even if the driver runs
-in a virtual environment. If that environment is not activated, the interpreter cannot import this package.
+Spark starts the interpreter in `PYSPARK_PYTHON`, or `python3` from the PATH if the variable is not set, even if the
+driver runs in a virtual environment. If that environment is not activated, the interpreter cannot import this package.
 """
 
 from __future__ import annotations

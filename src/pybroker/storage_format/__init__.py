@@ -1,1 +1,1 @@
-"""Byte layouts of all files of the local store, as described in `docs/reference/storage-format.md`. Pure."""
+"""Byte layouts of all files of the local store (`docs/reference/storage-format.md`). Pure."""

@@ -20,7 +20,6 @@ class UnknownVersion(LayoutError):
 
 
 def pack_u32s(values: Iterable[int]) -> array[int]:
-    """Pack numbers in C, in a few nanoseconds each."""
     return _little_endian(array("I", values))
 
 

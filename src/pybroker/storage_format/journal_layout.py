@@ -152,7 +152,7 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
         raise LayoutError("the header of the journal file is incomplete")
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
-        raise LayoutError("not a journal file")
+        raise LayoutError("the file does not begin with the header of a journal file")
     # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
         text = f"journal file has version {version}, this version of pybroker supports {JOURNAL_VERSION}"
@@ -195,8 +195,8 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
 
 
 def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], int]] | None:
-    """Return the stored checksum of a batch and a function that computes it for a salt; None if the batch is
-    truncated.
+    """Return the stored checksum of the batch at `offset`, and a function that computes the checksum for a salt; None
+    if the batch is truncated.
     """
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
@@ -210,8 +210,8 @@ def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], 
 
 
 def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
-    """Return the size in the header of a batch at `offset`, which may be truncated; 0 if no batch of the file's current
-    use begins there.
+    """Return the size of the batch at `offset` according to its header, even if the batch is truncated; 0 if no batch
+    of the file's current use begins there.
     """
     prefix = batch_prefix(file)
     if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):
@@ -227,7 +227,6 @@ def encode_append(
     payloads: list[bytes],
     message_counts: list[int],
 ) -> None:
-    """Add an APPEND record to the pieces of a body. Columns are packed in C, without Python code per entry."""
     count = len(payloads)
     lengths = pack_u32s(map(len, payloads))
     body_length = _APPEND_FIXED.size + APPEND_ENTRY_BYTES * count + sum(lengths)
@@ -265,7 +264,7 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
         number, length = _RECORD_HEADER.unpack_from(body, offset)
         offset = start + length
         if offset > end:
-            raise LayoutError("journal record is truncated")
+            raise LayoutError("a record of the journal is truncated")
         record_type = _TYPES.get(number)
         if record_type is None:
             raise LayoutError(f"a journal record has the unknown type {number}")
@@ -278,8 +277,8 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
 
 
 def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
-    """Yield record type and ledger id of each record about a ledger; for APPEND records also the id after the last
-    entry (else 0).
+    """Yield (record type, ledger id, end) of each record about a ledger in a batch; `end` is the id after the last
+    entry of an APPEND record, else 0.
     """
     offset = 0
     while offset + _RECORD_HEADER.size <= len(body):
@@ -296,7 +295,7 @@ def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
 def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
     columns_offset = start + _APPEND_FIXED.size
     if columns_offset > end:
-        raise LayoutError("APPEND record is truncated")
+        raise LayoutError("an APPEND record of the journal is truncated")
     ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(data, start)
     payload_offset = columns_offset + APPEND_ENTRY_BYTES * count
     if payload_offset > end:
@@ -323,11 +322,11 @@ def _decode_ledger(record_type: RecordType, body: memoryview) -> LedgerRecord:
 
 def _decode_cursor(record_type: RecordType, body: memoryview) -> CursorRecord:
     if len(body) < _CURSOR_FIXED.size:
-        raise LayoutError("cursor record is truncated")
+        raise LayoutError("a cursor record of the journal is truncated")
     cursor_number, id_length = _CURSOR_FIXED.unpack_from(body)
     data_offset = _CURSOR_FIXED.size + id_length
     if data_offset > len(body):
-        raise LayoutError("cursor record is truncated")
+        raise LayoutError("a cursor record of the journal is truncated")
     try:
         cursor_id = str(body[_CURSOR_FIXED.size : data_offset], "utf-8")
     except UnicodeDecodeError as error:

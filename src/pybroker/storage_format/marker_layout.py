@@ -1,4 +1,4 @@
-"""Byte layout of marker files: a few numbers in one or more slots, each with a checksum.
+"""Byte layout of marker files, which contain a few rising numbers: one or more slots, each with a checksum.
 
     slot number n, at offset n * slot_bytes; zeros after it up to file_bytes
     0      h            h + 8 * values
@@ -7,8 +7,8 @@
     head: magic, version and padding of the file
     crc32c: of all bytes before it
 
-Slots are written in turn. With two slots in separate sectors, one is always intact when the process ends. The values
-only rise, so the newest slot is the highest one.
+Slots are written in turn. With two slots in separate sectors, one is always intact when the process ends. The newest
+slot is the one with the highest values.
 """
 
 from __future__ import annotations

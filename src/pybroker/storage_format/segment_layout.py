@@ -86,7 +86,7 @@ PublishTimeOf = Callable[[bytes], int]
 
 
 def no_publish_time(_entry: bytes) -> int:
-    """Return 0, which means unknown, as the publish time. For stores without searches by time."""
+    """Return 0, which means that the publish time of an entry is unknown."""
     return 0
 
 
@@ -146,8 +146,8 @@ class SegmentIndex:
         return other
 
     def point_of(self, entry_id: int) -> int:
-        """Return the number of the last point at or before the entry; -1 if damage hides the entries before the first
-        point.
+        """Return the number of the last index point at or before an entry; -1 if damage hides the entries before the
+        first point.
         """
         return bisect_right(self.first_entry_ids, entry_id) - 1
 
@@ -156,9 +156,8 @@ class SegmentIndex:
         return point if point < len(self) else None
 
     def sparse_points(self, spacing_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """Yield entry, bytes before and messages before of points that are at least `spacing_bytes` of payload apart.
-
-        The first entry of the ledger is no point. More blocks add points and change none.
+        """Yield (entry id, bytes before, messages before) of index points that are at least `spacing_bytes` of payload
+        apart, without the first entry of the ledger.
         """
         next_bytes = spacing_bytes
         while (point := bisect_left(self.bytes_before, next_bytes)) < len(self):
@@ -174,8 +173,8 @@ class SegmentIndex:
         return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
-        """Return a range of entry ids [low, high), as `LedgerIndex.publish_time_span` defines it, for a ledger of
-        `entry_count` entries.
+        """Return a range of entry ids [low, high) in which to search an entry by its publish time (milliseconds since
+        1970), for a ledger of `entry_count` entries. `LedgerIndex.publish_time_span` defines it.
         """
         times = self.publish_times
         if not times:
@@ -209,12 +208,12 @@ def encode_segment_header(ledger_id: int) -> bytes:
 
 
 def check_segment_header(data: bytes, ledger_id: int) -> None:
-    """Raise LayoutError or UnknownVersion unless `data` is the header of this ledger's segment file."""
+    """Raise LayoutError or UnknownVersion unless `data` begins with the segment file header of this ledger."""
     if len(data) < SEGMENT_HEADER_BYTES:
-        raise LayoutError("segment header is truncated")
+        raise LayoutError("the header of the ledger file is truncated")
     magic, version, _, _, found_id = _HEADER.unpack_from(data)
     if magic != _HEADER_MAGIC:
-        raise LayoutError("not a segment file")
+        raise LayoutError("the file does not begin with the header of a ledger file")
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
@@ -243,7 +242,6 @@ def split_into_blocks(payloads: Sequence[bytes | memoryview]) -> list[tuple[int,
 def encode_block(
     ledger_id: int, first_entry_id: int, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]
 ) -> list[bytes | memoryview]:
-    """Return the pieces of a block. Columns are packed in C, with one checksum call per entry."""
     lengths = pack_u32s(map(len, payloads))
     columns = b"".join((lengths, pack_u32s(message_counts), pack_u32s(map(crc32c, payloads))))
     fields = _BLOCK.pack(_BLOCK_MAGIC, len(payloads), ledger_id, first_entry_id, sum(lengths))
@@ -255,15 +253,14 @@ def block_length(entry_count: int, payload_bytes: int) -> int:
 
 
 def decode_block(data: memoryview, offset: int) -> Block | int:
-    """Decode the block at `offset`. If its header and columns reach beyond `data`, return their length instead.
-
-    The payloads may lie beyond `data`: the caller compares with `end_offset`.
+    """Decode and check header and columns of the block at `offset`; its payloads may be beyond `data`. If header and
+    columns are beyond `data` too, return their length in bytes. Raises LayoutError.
     """
     if offset + BLOCK_HEADER_BYTES > len(data):
         return BLOCK_HEADER_BYTES
     magic, count, ledger_id, first_entry_id, payload_bytes = _BLOCK.unpack_from(data, offset)
     if magic != _BLOCK_MAGIC:
-        raise LayoutError("no block starts here")
+        raise LayoutError("no block of entries begins at this offset of the ledger file")
     if not 0 < count <= MAX_BLOCK_ENTRIES:
         raise LayoutError(f"a block of the ledger file claims {count} entries, which is not possible")
     columns_offset = offset + BLOCK_HEADER_BYTES
@@ -301,7 +298,7 @@ def encode_index(ledger_id: int, extent: LedgerExtent, index: SegmentIndex) -> b
 
 
 def is_index_start(data: bytes | memoryview, ledger_id: int) -> bool:
-    """Return whether `data` looks like the index of that ledger, even with a wrong checksum."""
+    """Return whether `data` begins like the index of this ledger, even with a wrong checksum."""
     return len(data) >= _INDEX.size and bytes(data[:4]) == _INDEX_MAGIC and _INDEX.unpack_from(data)[3] == ledger_id
 
 
@@ -311,8 +308,8 @@ def find_block(data: bytes, start: int) -> int:
 
 
 def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
-    """Return the entry count and length in the block header at `offset`, which is not verified; zeros if it is
-    truncated.
+    """Return the number of entries and the length in bytes that the header of the block at `offset` states, without
+    checking them; zeros if the header is truncated.
     """
     if offset + BLOCK_HEADER_BYTES > len(data):
         return 0, 0
@@ -321,9 +318,11 @@ def block_length_said(data: memoryview, offset: int) -> tuple[int, int]:
 
 
 def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
-    """Return offset and length of the index. `data` are the last TRAILER_BYTES of a sealed segment."""
+    """Return offset and length of the index of a sealed segment file. `data`: the last TRAILER_BYTES of the file.
+    Raises LayoutError.
+    """
     if len(data) != TRAILER_BYTES:
-        raise LayoutError("segment trailer is truncated")
+        raise LayoutError("the trailer of the ledger file is truncated")
     magic, version, _, offset, length = _TRAILER.unpack_from(data)
     if magic != _TRAILER_MAGIC:
         raise LayoutError("the ledger file has no trailer")

@@ -1,4 +1,4 @@
-"""Support for tests of programs that use Pulsar: a broker for each test run, with control over its time and faults.
+"""Support for tests of programs that use Pulsar: a broker for a test run, with control of its clock and faults.
 
 pytest finds the fixtures by itself (`plugin`); unittest uses `PulsarTestCase`; other code uses `open_broker`. The same
 tests can run against a real broker. Modules are imported when they are first used.

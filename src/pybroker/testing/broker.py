@@ -21,7 +21,7 @@ ADMIN_TIMEOUT_S = 30.0
 
 
 class AdminError(Exception):
-    """The admin API refused a call."""
+    """The admin API answered a call with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
@@ -52,7 +52,9 @@ class TestClock(Protocol):
 
 
 class TestBroker(ABC):
-    """An embedded or real broker, created by `open_broker`. Any thread may call any method."""
+    """An embedded or real broker, created by `open_broker`. Any thread may call any method. On a real broker,
+    operations that it does not support skip the test.
+    """
 
     __test__ = False  # prevents pytest from collecting the class
 
@@ -74,12 +76,12 @@ class TestBroker(ABC):
     @property
     @abstractmethod
     def clock(self) -> TestClock:
-        """Return the broker's clock. Advancing the clock of a real broker skips the test."""
+        """The broker's clock. Advancing the clock of a real broker skips the test."""
 
     @property
     @abstractmethod
     def faults(self) -> Faults:
-        """Return the faults that can be injected. With a real broker this skips the test."""
+        """The faults that a test can inject. With a real broker, their use skips the test."""
 
     @abstractmethod
     def crash(self) -> None:
@@ -111,7 +113,9 @@ class TestBroker(ABC):
         return f"persistent://{self.namespace}/{name or f'topic-{next(self._serial)}'}"
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
-        """Send one request to the admin API and return the document. `path` follows `/admin/v2/`. Raises AdminError."""
+        """Send one request to the admin API and return the JSON document. `path` is the part after `/admin/v2/`. Raises
+        AdminError.
+        """
         self.require_running()
         access = Access(self.service_url, self.admin_url, operation_timeout_s=ADMIN_TIMEOUT_S)
         with closing(RestClient(access, patience_s=0)) as rest:
@@ -133,7 +137,9 @@ class TestBroker(ABC):
         return found
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Return the number of unacknowledged messages; -1 if topic or subscription does not exist."""
+        """Return the number of messages that the subscription has not acknowledged; -1 if topic or subscription does
+        not exist.
+        """
         try:
             found = self.stats(topic)["subscriptions"].get(subscription)
         except AdminError as error:

@@ -1,4 +1,4 @@
-"""The choice between an embedded broker and a real one named on the command line or in the environment."""
+"""The choice between an embedded broker and a real broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_broker(
 ) -> TestBroker:
     """Return a broker for tests, which the caller closes: the real broker at `url`, or else at the address in the
     environment variables `PULSAR_URL` and `PULSAR_ADMIN_URL`, or else an embedded one. `directory` and `settings` apply
-    to an embedded one only.
+    to an embedded broker only.
     """
     if url is None:
         url, admin_url = os.environ.get(URL_VARIABLE), os.environ.get(ADMIN_URL_VARIABLE)

@@ -1,7 +1,7 @@
 """The pytest plug-in, which pytest finds by its entry point.
 
 Invariants: without a test that uses a broker, nothing is imported, started, or changed; the faults of a test end with
-it.
+the test.
 """
 
 from __future__ import annotations

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from pybroker.embedding import Faults
 
 
-def _skip(what: str) -> NoReturn:
-    raise SkipTest(f"the test needs the embedded broker, but --pulsar-url is set: {what}")
+def _skip(reason: str) -> NoReturn:
+    raise SkipTest(f"the test needs the embedded broker, but --pulsar-url is set: {reason}")
 
 
 class _RemoteClock:
-    """The machine's clock, which tests cannot advance."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -36,8 +34,6 @@ class _RemoteClock:
 
 
 class _RemoteFaults:
-    """Replacement for faults, which an external broker does not support. Access to any fault skips the test."""
-
     def undo_all(self) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
@@ -52,9 +48,8 @@ class RemoteTestBroker(TestBroker):
     is_embedded = False
 
     def __init__(self, service_url: str, admin_url: str | None = None) -> None:
-        """Connect, and create a namespace for the tests.
-
-        Raises AdminError if the broker refuses it, OSError if the broker is not reachable.
+        """Connect, and create a namespace for the tests. Raises AdminError if the broker rejects this, OSError if the
+        broker is not reachable.
         """
         super().__init__()
         self._service_url = service_url

@@ -11,7 +11,7 @@ from pybroker.testing.waiting import received, wait_for_backlog
 
 
 class PulsarTestCase(unittest.TestCase):
-    """Test case with a broker for all tests of the class: `self.pulsar_broker`. Faults end with each test."""
+    """A test case with a broker for all tests of the class: `self.pulsar_broker`. Faults end with each test."""
 
     pulsar_settings: ClassVar[dict[str, object]] = {}
     """Settings of an embedded broker, as for `pybroker.embed`."""

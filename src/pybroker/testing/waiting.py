@@ -1,6 +1,6 @@
-"""Waits for an expected state. On timeout the error shows the actual state.
+"""Functions that wait for an expected state. On timeout the error shows the actual state.
 
-It imports no client: any object with a `receive` like the official clients' consumers works.
+The consumer may be any object with a `receive` like that of the official client.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _not_met(expected: int, found: int, topic: str, subscription: str, timeout_s
 def wait_for_backlog(
     broker: TestBroker, topic: str, subscription: str, count: int = 0, *, timeout_s: float = 10
 ) -> None:
-    """Wait until exactly `count` messages are unacknowledged. Raises AssertionError on timeout."""
+    """Wait until exactly `count` messages of the subscription are unacknowledged. Raises AssertionError on timeout."""
     ends_s, look_s = time.monotonic() + timeout_s, LOOK_S
     while (found := broker.backlog(topic, subscription)) != count:
         if time.monotonic() >= ends_s:
@@ -49,7 +49,9 @@ def wait_for_backlog(
 async def wait_for_backlog_async(
     broker: TestBroker, topic: str, subscription: str, count: int = 0, *, timeout_s: float = 10
 ) -> None:
-    """Wait on the event loop until exactly `count` messages are unacknowledged. Raises AssertionError on timeout."""
+    """Wait, on the event loop, until exactly `count` messages of the subscription are unacknowledged. Raises
+    AssertionError on timeout.
+    """
     ends_s, look_s = time.monotonic() + timeout_s, LOOK_S
     while (found := await asyncio.to_thread(broker.backlog, topic, subscription)) != count:
         if time.monotonic() >= ends_s:
@@ -66,8 +68,8 @@ def _too_few(count: int, messages: list[Any], timeout_s: float, error: BaseExcep
 
 
 def received(consumer: Receiver, count: int = 1, *, acknowledge: bool = True, timeout_s: float = 10) -> list[Any]:
-    """Receive the next `count` messages of an official client's consumer or reader, and acknowledge them. If fewer
-    messages arrive, raise AssertionError with the received messages.
+    """Receive the next `count` messages of a consumer or reader of the official client, and acknowledge them. Raises
+    AssertionError with the received messages if fewer messages arrive within `timeout_s` seconds.
     """
     ends_s = time.monotonic() + timeout_s
     messages: list[Any] = []
@@ -88,8 +90,8 @@ def received(consumer: Receiver, count: int = 1, *, acknowledge: bool = True, ti
 async def received_async(
     consumer: AsyncReceiver, count: int = 1, *, acknowledge: bool = True, timeout_s: float = 10
 ) -> list[Any]:
-    """Receive the next `count` messages of a consumer of the asyncio client, and acknowledge them. If fewer messages
-    arrive, raise AssertionError with the received messages.
+    """Receive the next `count` messages of a consumer of the official asyncio client, and acknowledge them. Raises
+    AssertionError with the received messages if fewer messages arrive within `timeout_s` seconds.
     """
     messages: list[Any] = []
     try:

@@ -1,7 +1,7 @@
 """Read access to the locked data directory of a stopped broker.
 
-SQLite changes a database when it opens it after a crash, so copies of the databases and their logs are opened. Journal
-and segment files are only read.
+Databases are opened as copies, because SQLite changes a database when it opens it after a crash. Journal and segment
+files are only read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOG_SUFFIX = "-wal"
 
 
 class NotUsable(Exception):
-    """The tool cannot use the directory. The text is one line for the operator."""
+    """A tool cannot use the directory. The text is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TopicLedgers:
 
 
 class DataFiles:
-    """The files of a directory. `copies` is the directory of the database copies."""
+    """The files of a data directory. `copies` is the directory with copies of the databases."""
 
     def __init__(self, directory: Path, copies: Path) -> None:
         self.directories = StoreDirectories.below(directory)
@@ -60,7 +60,7 @@ class DataFiles:
         return _by_number(self.directories.journal, parse_journal_file_name)
 
     def what_is_there(self) -> str:
-        """Describe the store's files other than its table; empty if there are none."""
+        """Describe the files of the ledger store, except for `checkpoint.db`; empty if there are none."""
         journal = self.directories.journal
         names = [path.name for path in journal.iterdir()] if journal.is_dir() else []
         return describe_files(len(self.segment_names()), sum(name.endswith(JOURNAL_SUFFIX) for name in names))
@@ -75,7 +75,7 @@ class DataFiles:
         return self._copies / name
 
     def told(self, error: StoreError) -> str:
-        """Return the error's text with the copy's path replaced by the original file."""
+        """Return the error's text with the name of the original database instead of its copy."""
         return str(error).replace(str(self._copies), str(self._directory))
 
     def content_of(self, name: str) -> bytes:
@@ -89,7 +89,7 @@ class DataFiles:
         return (self._directory / name).exists()
 
     def known_data(self) -> KnownData:
-        """Return the ledgers and cursors in the metadata; nothing if the metadata is missing or damaged, which `verify`
+        """Return the ledgers and cursors in the metadata; none if the metadata is missing or damaged, which `verify`
         reports separately.
         """
         if not self.has(METADATA_FILE):

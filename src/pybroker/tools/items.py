@@ -1,4 +1,4 @@
-"""Items: the lines that the commands of `pybroker ledger` print, as text or JSON."""
+"""The items that the commands of `pybroker ledger` print: one line of text or JSON each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = dict[str, Any]
 
 
 def described_entry(payload: bytes) -> Item:
-    """Return the metadata of an entry in Pulsar's format; an empty item for other bytes."""
+    """Return the decoded metadata of an entry; an empty item for bytes that are not an entry."""
     try:
         metadata = message_metadata(payload)
     except ProtocolViolation:

@@ -1,8 +1,8 @@
-"""Recovery of a journal file's damaged header from its batches. Pure.
+"""Recovery of the damaged header of a journal file from its batches. Pure.
 
-The generation is in the file name and in each batch. The salt, the start value of all checksums, is only in the header.
-A CRC is linear in its start value, so one undamaged batch determines the salt, and a second one confirms it. The
-header's own checksum identifies a single flipped bit.
+The generation is in the file name and in each batch. The salt, which is the start value of all checksums, is only in
+the header. A CRC is linear in its start value, so one undamaged batch determines the salt, and a second batch confirms
+it. The header's own checksum identifies a single flipped bit.
 """
 
 from __future__ import annotations

@@ -31,11 +31,10 @@ CursorRecords = Mapping[str, tuple[bytes | None, list[bytes]]]
 
 
 def missing_ledgers(files: DataFiles, state: StoredState, named: Mapping[int, int | None]) -> list[MissingEntries]:
-    """Return the missing entries that a start would report, of the ledgers in `named` (see `KnownData`) and in
-    `checkpoint.db`.
+    """Return the missing entries because of which the broker would not start: of the ledgers in `named` (see
+    `KnownData`) and in `checkpoint.db`. Call it after the journal was read.
 
-    Returns an empty list if facts or extents are lost, because the sealed ledgers are unknown then. Call it after the
-    journal was read.
+    The result is empty if the tables `facts` or `extents` are damaged, because the sealed ledgers are unknown then.
     """
     if not (state.are_facts_known and state.are_extents_known):
         return []
@@ -60,8 +59,8 @@ def finding_of(missing: MissingEntries) -> Finding:
 def places_of_absent(
     listed: Mapping[int, int], present: Collection[int]
 ) -> tuple[dict[int, LedgerExtent], dict[int, list[Piece]]]:
-    """Return empty extents and lost positions for topics' ledgers without a file. A start requires each of these
-    ledgers.
+    """Return empty extents and lost positions for ledgers of topics that have no file. The broker needs an extent for
+    each of them.
 
     `listed` has the entry count of each ledger of a topic, `present` the existing ledgers.
     """

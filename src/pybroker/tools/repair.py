@@ -3,14 +3,11 @@
 Nothing is deleted: replaced files move to `taken-away-<time>` in the directory, and a segment file is copied there
 before it changes. The repair rewrites `checkpoint.db` and, if necessary, `metadata.db`, and appends the journal's
 entries to their segments. Lost entries keep their positions; reading one of them fails with an error. The logs of
-transaction coordinators cannot have gaps and are rewritten. `repair_cursors.py` makes cursors and transactions
-consistent.
+transaction coordinators cannot have gaps and are rewritten.
 
 Memory: the entries of the journal, and the file and log of a damaged database.
 
 Failure: after an interruption, move the files in `taken-away-<time>` back and run the repair again.
-
-Concurrency: the repair locks the directory.
 """
 
 from __future__ import annotations
@@ -69,7 +66,8 @@ _LOST_PLACES_IN_A_BLOCK = 4096
 
 
 def main(directory: Path, *, applies: bool, accepts_loss: bool = False) -> int:
-    """Print findings, repairs and losses, and repair if `applies`. Exit code 1: a repair is needed and was not applied.
+    """Print findings, repairs and losses, and repair if `applies` is set. Return the exit code, which is 1 if a repair
+    is needed and was not applied.
 
     `accepts_loss`: repair even if stored data is missing.
     """
@@ -187,8 +185,8 @@ class Repair:
     # Missing stored data
 
     def _keep_absent_ledgers(self, held: Mapping[int, LedgerExtent | None]) -> None:
-        """Record every ledger that a topic lists, even if none of its entries is left, because a start requires each of
-        them.
+        """Record every ledger that a topic lists, even without entries, because the broker does not start without
+        it.
         """
         plan = self._plan
         listed = {ledger_id: self._stated.get(ledger_id, 0) for ledger_id in {*self._listed, *self._stated}}
@@ -261,7 +259,7 @@ class Repair:
             self._rows = list(rows.values())
 
     def _fill_log(self, cursors: CursorRepair, log: RepairedTopic) -> None:
-        """Rewrite the ledgers of a transaction log that lacks records, because a coordinator's log cannot have gaps."""
+        """Rewrite a transaction log that lacks records, because a coordinator's log cannot have gaps."""
         coordinator = int(log.path.removeprefix(LOG_PREFIX))
         nothing = record_of_nothing(cursors.ends.highest_id(coordinator))
         self._plan.lost.append(
@@ -275,7 +273,7 @@ class Repair:
                 self._plan.pieces[row.ledger_id] = [Piece(0, len(payloads), payloads, (1,) * len(payloads))]
 
     def _remember_ids(self, cursors: CursorRepair, coordinator: int, highest_id: int) -> None:
-        """Record `highest_id` as assigned in a coordinator's log, because topics refuse the ids of ended
+        """Record `highest_id` as assigned in a coordinator's log, because topics reject the ids of ended
         transactions.
         """
         path = f"{LOG_PREFIX}{coordinator}"
@@ -408,7 +406,6 @@ class Repair:
             )
 
     def _find_deleted_ledgers(self) -> bool:
-        """Return whether a topic lists deleted ledgers, which shows that the metadata is older."""
         found = sorted(self._listed & self._state.deleted)
         for ledger_id in found:
             reason = "was deleted, so the managed ledger info is older"
@@ -417,7 +414,7 @@ class Repair:
         return bool(found)
 
     def _unnamed(self, held: Mapping[int, LedgerExtent | None]) -> dict[int, int]:
-        """Return the entry counts of ledgers without a topic: the ones because of which a start fails, or all if the
+        """Return the entry counts of ledgers without a topic: those with which the broker does not start, or all if the
         metadata is rewritten.
         """
         plan, state = self._plan, self._state

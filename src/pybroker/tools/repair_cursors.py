@@ -1,9 +1,9 @@
 """Repair of cursors and transactions: makes them consistent with the entries and with the transaction logs.
 
 Undamaged records of a cursor are kept. If some are lost, the report states up to which position acknowledgements are
-certain. A topic's transaction buffer is recomputed from its entries if it may be older. A transaction that is open in a
-topic or subscription but ended at its coordinator is ended there, too: as in the logs or in markers of other topics,
-otherwise with an abort, which is reported with transaction and position.
+certain. A topic's transaction buffer is recomputed from its entries if it may be outdated. A transaction that is open
+in a topic or subscription but ended at its coordinator is ended there, too: as in the logs or in markers of other
+topics, otherwise with an abort, which the report lists.
 
 This module writes nothing; `Repair` writes `records` and the changed managed ledger infos.
 """
@@ -59,7 +59,7 @@ class RepairedTopic:
 
 @dataclass(slots=True)
 class CursorRepair:
-    """One run over all topics. `run` sets the records to be written and the texts to be reported."""
+    """The repair of the cursors of all topics. `run` sets the records to write and the texts to report."""
 
     state: StoredState
     topics: dict[str, RepairedTopic]
@@ -88,7 +88,7 @@ class CursorRepair:
     # --- managed ledger infos that are older than their cursors ------------------------------------------------------
 
     def _name_cursors_again(self) -> None:
-        """Add cursors that have records to managed ledger infos that lack them, because the infos are older."""
+        """Add cursors that have records to managed ledger infos that lack them, because the infos are outdated."""
         named = {cursor.id for topic in self.topics.values() for cursor in topic.info.cursors.values()}
         for cursor_id in self.state.cursor_ids():
             own_id = cursor_id.removesuffix(_DELAYED_SUFFIX)
@@ -288,7 +288,6 @@ def _coordinator_of(path: str) -> int | None:
 
 
 def _serial_of(cursor_id: str) -> tuple[int, ...]:
-    """Return a sort key in the order of cursor creation."""
     return tuple(int(part) for part in cursor_id.rpartition("#")[2].split(".") if part.isdigit())
 
 

@@ -1,7 +1,7 @@
 """Repair of `metadata.db`: reads undamaged values, reports possible losses, and writes the values to a new file.
 
-A damaged database is read row by row from both ends, then page by page without SQLite (`salvaged_metadata.py`). Values
-with a correct checksum are used; all others are only counted.
+A damaged database is read row by row from both ends, then page by page without SQLite (`salvaged_metadata.py`). Only
+values with a correct checksum are used.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def read_metadata(files: DataFiles) -> MetadataRows:
 
 
 def doubts(files: DataFiles) -> list[Finding]:
-    """Return findings that a start ignores although they may hide a loss: an unreadable marker file, or a damaged log
-    without a marker file.
+    """Return findings that may hide a loss although the broker starts: an unreadable marker file, or a damaged
+    write-ahead log without a marker file.
     """
     has_mark = files.has(METADATA_MARK)
     found = []
@@ -121,7 +121,6 @@ def _require_known_layout(files: DataFiles) -> None:
 
 
 def _has_earlier_documents(files: DataFiles, rows: list[Row]) -> bool:
-    """Return whether the values have the layout before the current one."""
     try:
         connection = files.open_database(METADATA_FILE)
         try:
@@ -173,9 +172,7 @@ def _read_rows(files: DataFiles, found: MetadataRows) -> None:
 
 
 def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row], damaged: dict[str, str]) -> bool:
-    """Add values that SQLite cannot read. Return True if the result is exactly the last commit, so that nothing is
-    lost.
-    """
+    """Add values that SQLite cannot read. Return True if the values are exactly those of the last commit."""
     salvaged = SalvagedMetadata(files.content_of(METADATA_FILE), files.log_of(METADATA_FILE))
     exact = salvaged.all_values({path for path in salvaged.older if repr(path) in damaged})
     mark = decode_mark(files.content_of(METADATA_MARK)) if files.has(METADATA_MARK) else None
@@ -193,7 +190,7 @@ def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row],
 
 
 def lost_values(count: int | None) -> str:
-    """Describe the loss of `count` values; None: an unknown number."""
+    """Describe the loss of `count` values, None for an unknown number, for the report."""
     how_many = "perhaps values" if count is None else f"{count} values"
     return f"{METADATA_FILE}: {how_many} with unknown paths, perhaps topics with all of their data"
 

@@ -98,7 +98,9 @@ def span(ledger_id: int, first_id: int, count: int) -> str:
 
 
 def lost_places(topic_of: Mapping[int, str], pieces: Mapping[int, list[Piece]]) -> list[str]:
-    """Describe gaps between segments and journal, by topic and position."""
+    """Return a text for each gap between the entries of a segment and the entries in the journal, with topic and
+    positions.
+    """
     return [
         f"{topic_of.get(ledger_id, 'no topic')}, {span(ledger_id, piece.first_entry_id, piece.count)}: in no file"
         for ledger_id, ledger_pieces in sorted(pieces.items())

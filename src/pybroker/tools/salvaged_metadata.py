@@ -1,7 +1,7 @@
 """Reads values from the pages of a damaged `metadata.db` without SQLite, and checks whether they are complete.
 
-Older page versions are used only for paths without a newer value. The totals in the database prove whether the values
-are exactly the values of the last commit.
+Older versions of a page are used only for paths without a newer value. Totals in the database prove whether the values
+are exactly those of the last commit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class SalvagedMetadata:
         """The totals of the last commit; None if damaged."""
 
     def all_values(self, damaged_paths: set[str]) -> dict[str, Row] | None:
-        """Return exactly the values of the last commit; None if they cannot be determined."""
+        """Return the values of the last commit by path. Return None if they cannot be determined. `damaged_paths` are
+        paths whose newest value is damaged.
+        """
         damaged = {path: row for path, row in self.older.items() if path in damaged_paths}
         for values in (self.newest, self.newest | damaged, self.newest | self.older):
             found = Totals(0 if self.totals is None else self.totals.commits)

@@ -1,7 +1,7 @@
 """Reads undamaged rows of a damaged `checkpoint.db`, and determines which cursors may have lost rows.
 
-Every row with a correct checksum is used, also from older page versions, because the content of a cursor record never
-changes. The digests show whether rows are missing; the b-trees show between which keys.
+Every row with a correct checksum is used, also from older versions of a page, because a cursor record never changes.
+The digests show whether rows are missing; the b-trees show between which keys.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class CursorRows:
-    """The records of one cursor by number. A whole state is ordered after a change with the same number."""
+    """The records of one cursor by number. A record with the complete state follows a change with the same number."""
 
     records: dict[tuple[int, bool], bytes] = field(default_factory=dict)
 
     def add(self, number: int, data: bytes, *, is_snapshot: bool) -> None:
-        """Add a record. A snapshot row replaces another row with the same number."""
+        """Add a record. A record with the complete state (`is_snapshot`) replaces another one with the same number."""
         is_whole = is_snapshot or is_whole_record(data)
         if is_snapshot or (number, is_whole) not in self.records:
             self.records[number, is_whole] = data
 
     def stored(self) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Return the last whole state or None, and the later records, as the table would."""
+        """Return the last complete state with its number (None without any), and the later records."""
         keys = sorted(self.records)
         whole = max((index for index, (_, is_whole) in enumerate(keys) if is_whole), default=-1)
         snapshot = None if whole < 0 else (keys[whole][0], self.records[keys[whole]])
@@ -48,7 +48,7 @@ class CursorRows:
 
 
 class SalvagedTable:
-    """The rows in the bytes of the file and its log."""
+    """The rows of a `checkpoint.db`, from the bytes of the file and its write-ahead log."""
 
     def __init__(self, data: bytes, log: bytes) -> None:
         self.facts: dict[str, int] = {}
@@ -67,7 +67,9 @@ class SalvagedTable:
 
     @property
     def is_facts_page_certain(self) -> bool:
-        """Return whether the newest version of each page is certain: a damaged log may hide a newer one."""
+        """Whether the newest version of the table `facts` was found, which has numbers about the whole checkpoint. A
+        damaged write-ahead log may contain a newer version.
+        """
         return not self._pages.has_damaged_log
 
     def may_lack(self, cursor_id: str) -> bool:
@@ -160,7 +162,7 @@ def _spans(rows: list[Row | None]) -> list[tuple[Key | None, Key | None]]:
 
 
 def is_whole_record(data: bytes) -> bool:
-    """Return whether a record replaces all earlier records of the cursor or of its delayed entries."""
+    """Return whether a cursor record replaces all earlier records of the cursor, or of its delayed entries."""
     return data[_KIND_OFFSET : _KIND_OFFSET + 1] == bytes((_WHOLE,))
 
 

@@ -1,9 +1,9 @@
 """Detection of damage in a SQLite write-ahead log. Pure.
 
 SQLite treats the first frame with a wrong checksum as the end of the log, so damage in the middle silently undoes later
-commits. Checksums are chained, so a later frame that continues the chain proves that the log was longer. A crash may
-also leave frames of an uncommitted transaction, but the next transaction begins only when the previous one is durable.
-Therefore a frame of a later transaction proves damage.
+commits. Checksums are chained: a later frame that continues the chain proves that the log was longer. A crash may leave
+frames of an uncommitted transaction, but the next transaction begins only when the previous one is durable. Therefore a
+frame of a later transaction proves damage.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ class LogFrame(NamedTuple):
 
 
 def log_page_size(data: bytes) -> int:
-    """Return the page size in the log's header; 0 without a header."""
+    """Return the page size in bytes from the header of a write-ahead log; 0 without a header."""
     return int(_HEADER.unpack_from(data)[2]) if len(data) >= _HEADER.size else 0
 
 
 def log_frames(data: bytes, page_size: int) -> list[LogFrame]:
-    """Return the frames since the last restart of the log, up to the last undamaged one, including damaged ones."""
+    """Return the frames since the last restart of the log up to the last undamaged frame, including damaged frames
+    between them.
+    """
     frame_bytes = _FRAME.size + page_size
     if len(data) < _HEADER.size + frame_bytes:
         return []
@@ -64,7 +66,9 @@ def log_frames(data: bytes, page_size: int) -> list[LogFrame]:
 
 
 def find_log_damage(data: bytes) -> int | None:
-    """Return the offset of the first damaged frame, 0 for the header, None if the log is undamaged."""
+    """Return the offset of the first damaged frame in a write-ahead log, 0 for a damaged header, None if the log is
+    undamaged.
+    """
     if len(data) < _HEADER.size:
         return None
     magic, _, page_size, _, *salts, first, second = _HEADER.unpack_from(data)
@@ -102,7 +106,6 @@ def _has_later_transaction(order: str, sums: _Sums, data: bytes, offset: int, pa
 
 
 def _check(order: str, sums: _Sums, data: bytes, offset: int, page_size: int, salts: list[int]) -> tuple[_Sums, bool]:
-    """Return the checksums after a frame, and whether it is a valid frame of this log."""
     start = offset + _FRAME.size
     computed = _add(order, _add(order, sums, data[offset : offset + 8]), data[start : start + page_size])
     fields = _FRAME.unpack_from(data, offset)

@@ -1,9 +1,7 @@
 """Reading of a damaged SQLite file page by page, without SQLite. Pure.
 
 SQLite stops at the first unreadable page or cell. This module reads each page of the file and of its write-ahead log
-separately, and returns each row that the caller accepts by its checksum. `every_row` yields the undamaged rows of all
-pages, including older versions and freed pages. `tree` returns the rows of one b-tree in key order, in the newest
-version of each page, with None for unreadable parts.
+separately, and returns each row that the caller accepts by its checksum.
 
 Limitations: no UTF-16 databases, no encryption.
 """
@@ -45,14 +43,14 @@ class _Cell(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A parsed page, with None for an unreadable cell."""
-
     cells: list[_Cell | None]
     last_child: int
 
 
 class DatabasePages:
-    """The pages of a database file and its log. `is_whole` returns whether a row is undamaged."""
+    """The pages of a database file and its write-ahead log. The function `is_whole` decides whether a row is
+    undamaged.
+    """
 
     def __init__(self, data: bytes, log: bytes, is_whole: IsWhole) -> None:
         self._is_whole = is_whole
@@ -100,7 +98,9 @@ class DatabasePages:
             yield from self._schema_rows(page.last_child, seen)
 
     def tree(self, root: int) -> list[Row | None]:
-        """Return the rows below `root` in key order, including damaged ones; None: an unreadable cell or page."""
+        """Return the rows of the b-tree with root page `root` in key order, from the newest version of each page.
+        Damaged rows are included; None stands for an unreadable cell or page.
+        """
         found: list[Row | None] = []
         self._walk(root, found, set())
         return found
@@ -123,7 +123,7 @@ class DatabasePages:
             self._walk(page.last_child, found, seen)
 
     def every_row(self) -> Iterator[Row]:
-        """Yield each undamaged row of each page version. Rows may repeat."""
+        """Yield the undamaged rows of all pages, including older versions and freed pages. Rows may repeat."""
         unsound: list[tuple[int, bytes]] = []
         for number, versions in self._versions.items():
             for data in versions:
@@ -253,7 +253,6 @@ class DatabasePages:
 
 
 def _is_inner(row: Row) -> bool:
-    """Return whether the row belongs to SQLite: to the schema or to the index of a table's key."""
     return len(row) == _INDEX_COLUMNS or (len(row) == _SCHEMA_COLUMNS and row[0] in ("table", "index", "trigger"))
 
 

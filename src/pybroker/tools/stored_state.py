@@ -1,7 +1,7 @@
-"""The combined state of checkpoint table and journal, read without changes, with all damage found.
+"""The combined state of `checkpoint.db` and the journal, read without changes, with all damage found.
 
-The rules are the same as at a broker start: batches apply in order from the table's sequence number on. Where a start
-refuses, this module records the damage and continues as far as possible.
+Journal batches are applied as at a broker start: in order, from the checkpoint's sequence number on. Where a broker
+would not start, this module records the damage and continues as far as possible.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ JournalItem = AppendRecord | LedgerRecord | CursorRecord
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Damage, or a note if `is_damage` is False."""
+    """A damage, or a note if `is_damage` is False."""
 
     file: str
     offset: int | None
@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LiveBatch:
-    """A batch of the journal that a start would apply."""
+    """A batch of the journal that a broker would apply at its start."""
 
     file: str
     header: BatchHeader
@@ -83,8 +83,8 @@ class LiveBatch:
 
 
 class StoredState:
-    """The state, filled by `load_table` and `read_journal`. `report` is called for each finding, `advance` with each
-    file's processed bytes.
+    """The state; `load_table` and `read_journal` fill it. `report` is called for each finding, `advance` with the
+    number of processed bytes of each file.
     """
 
     def __init__(self, files: DataFiles, report: Callable[[Finding], None], advance: Callable[[int], None]) -> None:
@@ -129,9 +129,8 @@ class StoredState:
         return merge(self._stored_cursors.get(cursor_id, (None, [])), self._shelf.shelved(cursor_id))
 
     def may_lack_records(self, cursor_id: str, *, is_each_whole: bool = False) -> bool:
-        """Return whether records may be lost on which the cursor's state depends.
-
-        `is_each_whole`: each record replaces the earlier ones, as transaction buffer records do.
+        """Return whether records on which the cursor's state depends may be lost. `is_each_whole`: each record replaces
+        the earlier ones, as in transaction buffers.
         """
         if self.lacks_journal:
             return True
@@ -144,7 +143,9 @@ class StoredState:
     # The table
 
     def load_table(self) -> None:
-        """Read checkpoint.db with SQLite; if it is damaged, also page by page. Raises NotUsable for a newer version."""
+        """Read `checkpoint.db` with SQLite and, if it is damaged, also page by page. Raises NotUsable for a newer
+        version.
+        """
         name = self._files.directories.table.name
         if not self._files.has(name):
             self._lose_facts(name, f"is missing, although there are {self._files.what_is_there()}")
@@ -264,8 +265,8 @@ class StoredState:
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
     def read_journal(self) -> Iterator[LiveBatch]:
-        """Apply and yield every live batch. Payloads are valid until the next file is read. Raises NotUsable for a
-        journal file of a newer version.
+        """Apply and yield each batch that a broker would apply. Payloads are valid until the next file is read. Raises
+        NotUsable for a newer version.
         """
         order = BatchOrder(self.facts.sequence, is_synced=True)
         for generation, name in self.live_journal().items():
@@ -315,7 +316,7 @@ class StoredState:
         return not self._are_facts_known or batch.sequence >= self.facts.sequence
 
     def _check_journal_end(self, order: BatchOrder) -> None:
-        """Check as a start does whether the journal is complete, and which part of its end is cut."""
+        """Check, as a broker start does, whether the journal is complete and which part of its end is cut off."""
         directories = self._files.directories
         directory, facts = directories.journal, self.facts
         self.known = self._files.known_data()

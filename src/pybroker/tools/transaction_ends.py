@@ -1,4 +1,4 @@
-"""Recovery of transactions' ends from coordinators' logs and topics' markers. Pure.
+"""Recovery of the ends of transactions (commit or abort) from coordinators' logs and topics' markers. Pure.
 
 A coordinator deletes a transaction only when all participants have durably ended it. If a participant has an open
 transaction that its coordinator does not know, the participant's record of the end is lost.
@@ -50,7 +50,7 @@ class TransactionEnds:
         self._actions.setdefault(txn, action)
 
     def seen(self, txn: TxnId) -> None:
-        """Record that the transaction existed, so that its id is not assigned again."""
+        """Record that a transaction has existed, so that its id is not assigned again."""
         self._highest[txn.most] = max(txn.least, self._highest.get(txn.most, 0))
 
     def will_end(self, txn: TxnId) -> bool:
@@ -70,7 +70,9 @@ class TransactionEnds:
         return self._actions.get(txn)
 
     def forgotten_ids(self) -> dict[int, int]:
-        """Return, by coordinator, the highest id at participants that is above all ids in the coordinator's log."""
+        """Return, by coordinator, the highest transaction id that participants know, if it is above all ids in the
+        coordinator's log.
+        """
         return {
             coordinator: highest
             for coordinator, highest in self._highest.items()
@@ -83,5 +85,5 @@ class TransactionEnds:
 
 
 def record_of_nothing(highest_id: int) -> bytes:
-    """Return a log entry that ends a transaction that does not exist, to record the highest assigned id."""
+    """Return a log entry that records `highest_id` as assigned: it ends a transaction that does not exist."""
     return encode(Record(WITHOUT_SINKS, Kind.ABORTED, 0, highest_id))

@@ -1,8 +1,8 @@
-"""`pybroker ledger verify`: reads every live byte of a data directory and reports all damage with its location.
+"""`pybroker ledger verify`: reads all stored data of a data directory and reports all damage with its location.
 
-Checks: the checkpoint table's rows, the journal's live batches, all blocks, payloads and indexes of segments, the
+It checks the rows of `checkpoint.db`, the batches of the journal, all blocks, payloads and indexes of segments, the
 records of cursors, and whether everything in the metadata exists with the recorded sizes. An incomplete batch at the
-end of the journal is not damage: a crash leaves such a torn tail, and nothing in it had a receipt.
+end of the journal is not damage: a crash leaves it, and no entry in it had a receipt.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(directory: Path) -> int:
 
 
 class Verifier:
-    """One pass over a directory. `progress` receives processed bytes and total bytes."""
+    """One verification of a directory. `progress` receives processed bytes and total bytes."""
 
     def __init__(
         self, files: DataFiles, report: Callable[[Finding], None], progress: Callable[[int, int], None]
@@ -125,8 +125,8 @@ class Verifier:
                 self._verify_leftovers(file, ledger_id, name, extent)
 
     def _verify_leftovers(self, file: DiskFile, ledger_id: int, name: str, extent: LedgerExtent) -> None:
-        """Check the entries after the extent. A start overwrites them with the journal's entries, and refuses entries
-        that the journal lacks.
+        """Check the entries in the file after the ledger's recorded end. A broker start overwrites them with the
+        journal's entries, and rejects entries that the journal lacks.
         """
         end_entry_id = extent.entry_count + self._state.appended.get(ledger_id, 0)
         for held in held_entries(file, extent):
@@ -312,7 +312,6 @@ def _show_nothing(_done_bytes: int, _total_bytes: int) -> None: ...
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar if stderr is a terminal and the extra `tools` is installed."""
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield _show_nothing
         return

@@ -1,15 +1,11 @@
-"""One transaction coordinator: opens and ends transactions by the rules of `coordinator_state.py`, stores them in a
-log, and notifies participants.
+"""One transaction coordinator: opens and ends transactions, stores them in a log, and notifies participants.
 
-Operation: for each request, the state returns a record. The coordinator appends the record to the log, applies it
-immediately, and responds when it is durable. A durable COMMITTING or ABORTING is completed without a client.
+Operation: for each request, `coordinator_state.py` returns a log record. The coordinator appends the record to the log,
+applies it immediately, and responds when it is durable. No other task runs between the decision and the append. A
+durable COMMITTING or ABORTING is completed without a client.
 
 Recovery: the whole log is read before requests are served. Pending ends continue; open transactions are usable or time
-out. When the log fails, all waiters receive an error, and the log is read again after an increasing delay. State that
-is not in the log is dropped; no client has received a response for it.
-
-Concurrency: no other task runs between the decision of the state and the append, so each record matches the state that
-it is applied to.
+out. When the log fails, all waiters receive an error, and the log is read again after an increasing delay.
 """
 
 from __future__ import annotations
@@ -74,7 +70,7 @@ class Counters:
 
 
 class CoordinatorContext:
-    """The objects that all coordinators of a broker share."""
+    """Objects that all coordinators of a broker share."""
 
     def __init__(self, runtime: Runtime, ledgers: ManagedLedgerFactory, end_participant: EndParticipant) -> None:
         self.runtime = runtime
@@ -89,13 +85,13 @@ class CoordinatorContext:
         self.limits = TransactionLimits(runtime.config)
 
     def admit_waiting(self) -> None:
-        """Serve requests of all coordinators that wait for memory."""
+        """Let requests of all coordinators that wait for memory continue, as far as memory is available."""
         for each in self.coordinators.values():
             each.admit_waiting()
 
 
 class Coordinator:
-    """One transaction coordinator. It exists from its first use until the broker stops."""
+    """One transaction coordinator, from its first use until the broker stops."""
 
     def __init__(self, context: CoordinatorContext, coordinator_id: int, log_path: str) -> None:
         self.id = coordinator_id
@@ -136,7 +132,7 @@ class Coordinator:
     # --- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S`."""
+        """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S` seconds."""
         if self._ready.is_set():
             return
         try:
@@ -149,7 +145,7 @@ class Coordinator:
 
     @property
     def is_read(self) -> asyncio.Event:
-        """Set when the log has been read or the coordinator is closed."""
+        """Event that is set when the log has been read or the coordinator is closed."""
         return self._ready
 
     def _not_ready(self) -> ServiceNotReady:
@@ -199,7 +195,6 @@ class Coordinator:
             )
 
     async def _go_on(self, state: CoordinatorState) -> None:
-        """Continue the pending ends that the log contains, a few at once, while requests are served."""
         now_wall_ms, now_ms = self._runtime.clock.wall_ms(), self._runtime.clock.monotonic_ms()
         # With their status in the log: a transaction that a client ends meanwhile is notified by that request, when the
         # end is durable.
@@ -218,7 +213,6 @@ class Coordinator:
                 self._tell(transaction)
 
     def _log_failed(self, error: StoreError) -> None:
-        """Handle a log that accepts no more records: drop all state that is not in it, and read it again."""
         if self.phase is not Phase.READY:
             return
         logs.error("transaction_log.failed", coordinator=self.id, error=str(error))
@@ -261,7 +255,6 @@ class Coordinator:
             self.log = None
 
     def _append(self, record: Record) -> asyncio.Future[None]:
-        """Append a record and apply it. Raises StoreError without effect."""
         if self.log is None or self.phase is not Phase.READY:
             raise self._not_ready()
         durable = self.log.append(record)
@@ -278,11 +271,11 @@ class Coordinator:
     # --- client requests ----------------------------------------------------------------------------------------------
 
     async def new(self, timeout_ms: int, owner: str | None, holder: Holder | None = None) -> TxnId:
-        """Open a transaction, which is aborted after `timeout_ms` milliseconds. Durable on return. It uses the share of
-        `holder`, by default the owner.
+        """Open a transaction, which is aborted after `timeout_ms` milliseconds. Durable on return. It counts for the
+        fair share of `holder`, by default the role `owner`.
 
-        Waits while the limit is reached, or while `holder` has used its share. Raises TooManyRequests after a timeout,
-        ServiceNotReady, StoreError, and NotAllowedError beside Java brokers.
+        Waits while the limit of open transactions is reached, or while `holder` has used its share. Raises
+        TooManyRequests after a timeout, ServiceNotReady, StoreError, and NotAllowedError beside Java brokers.
         """
         await self._ready_for_new()
         slot = await self._slots.acquire(holder_of_role(owner) if holder is None else holder)
@@ -317,8 +310,8 @@ class Coordinator:
         self._slots.admit_waiting()
 
     async def abort_of(self, name: str) -> int:
-        """Abort all open transactions of the holder `name`. Return the number of aborted transactions. Durable on return;
-        participants (topics and subscriptions) are notified in the background. Raises StoreError, ServiceNotReady.
+        """Abort all open transactions of the holder `name` (role or address), durably. Return their number.
+        Participants are notified in the background. Raises StoreError, ServiceNotReady.
         """
         await self.ready()
         count, state = 0, self.state
@@ -332,11 +325,9 @@ class Coordinator:
         return count
 
     async def end_all(self) -> int:
-        """Abort all open transactions, and wait until every transaction has ended at all participants (topics and
-        subscriptions).
+        """Abort all open transactions, and wait until every transaction has ended at all participants.
 
-        Return the number of aborted transactions, without those that were ending already. Raises StoreError,
-        ServiceNotReady.
+        Return the number of aborted transactions. Raises StoreError, ServiceNotReady.
         """
         await self.ready()
         count, state = 0, self.state
@@ -358,10 +349,10 @@ class Coordinator:
         *,
         is_operator: bool = False,
     ) -> None:
-        """Add participants. Durable on return. Raises InvalidTxnStatus, NotAllowedError for too many, TooManyRequests for lack of
-        memory, and StoreError.
+        """Add topics (`partitions`) and subscriptions as participants. Durable on return. Raises InvalidTxnStatus,
+        NotAllowedError for too many, TooManyRequests for lack of memory, and StoreError.
 
-        `as_sent`: topic names as the client sent them, by full name. `is_operator`: the caller is a super user.
+        `as_sent`: topic names as the client sent them, by full name. `is_operator`: the caller is a superuser.
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
@@ -383,9 +374,9 @@ class Coordinator:
         await _settled(self._append(record))
 
     async def end(self, transaction: Transaction, action: TxnAction) -> None:
-        """Commit or abort. All participants have confirmed durably on return.
+        """Commit or abort the transaction. On return, all participants have confirmed durably.
 
-        A second call during the first call waits for the same end. Raises InvalidTxnStatus and StoreError.
+        A second call meanwhile waits for the same end. Raises InvalidTxnStatus and StoreError.
         """
         ended = self._begin_end(transaction, action)
         await asyncio.shield(ended)
@@ -415,7 +406,6 @@ class Coordinator:
             self._tasks.start(self._tell_each(transactions), "end a batch")
 
     async def _tell_each(self, transactions: Sequence[Transaction]) -> None:
-        """Notify the participants of these transactions, in slices: a batch may have thousands of transactions."""
         for index, transaction in enumerate(transactions):
             self._tell(transaction)
             if index % TOLD_A_TURN == TOLD_A_TURN - 1:
@@ -444,9 +434,6 @@ class Coordinator:
             self._forget(self._told)
 
     def _forget(self, told: dict[int, Transaction]) -> None:
-        """Remove ended transactions from the log if it has space for the records; retry later otherwise. After a
-        failure of the log, all are kept.
-        """
         if told is not self._told:
             return
         for transaction in list(islice(told.values(), TOLD_A_TURN)):
@@ -471,9 +458,7 @@ class Coordinator:
             self._runtime.call_later(0, lambda: self._forget(told))
 
     def waits_for_room(self, transaction: Transaction) -> bool:
-        """Return whether all participants have confirmed, and only the record of the removal waits for space in the
-        log. Clients have already received the result.
-        """
+        """Return whether the transaction has ended, and only its removal from the log waits for disk space."""
         return transaction.id.least in self._told
 
     def _is_ended(self, transaction: Transaction, action: TxnAction, durable: asyncio.Future[None]) -> None:
@@ -489,10 +474,10 @@ class Coordinator:
     # --- sinks ---------------------------------------------------------------------------------------------------------
 
     async def open_of_sink(self, label: Label, asking: Asking, timeout_ms: int, *, takes_over: bool) -> TxnId | None:
-        """Open a transaction for a batch of a sink; None if that batch, or a later batch, was committed.
+        """Open a transaction for a batch of a sink. Return None if that batch, or a later batch, was committed.
 
-        Transactions that earlier runs of the writer left open, up to that batch, are aborted. Raises the errors of
-        `new` and of `Marks.is_repeat`.
+        Transactions that earlier runs of the writer left open, up to that batch, are aborted. `label`: sink, batch and
+        writer. `takes_over`: replace another writer of the sink. Raises the errors of `new` and of `Marks.is_repeat`.
         """
         await self._ready_for_new()
         if self._room_for_mark(label, asking, takes_over=takes_over) is None:
@@ -511,11 +496,10 @@ class Coordinator:
             self.admit_waiting()
 
     def _room_for_mark(self, label: Label, asking: Asking, *, takes_over: bool) -> str | None:
-        """Return the sink whose mark must be deleted before this batch can be committed ("" if none); None if the
-        batch, or a later one, is committed already.
+        """Return the sink whose mark (last committed batch) must be deleted before this batch can be committed, "" if
+        none; None if the batch, or a later one, is committed.
 
-        `open_of_sink` calls it, so that no transaction is opened that could not be committed. Raises the errors of
-        `Marks.is_repeat` and `Marks.makes_room`.
+        Raises the errors of `Marks.is_repeat` and `Marks.makes_room`.
         """
         config, marks = self._runtime.config, self.state.marks
         if marks.is_repeat(label, asking, takes_over=takes_over):
@@ -529,12 +513,12 @@ class Coordinator:
         )
 
     async def commit_together(self, label: Label, leasts: Sequence[int], asking: Asking, *, takes_over: bool) -> bool:
-        """Commit these transactions of the sink together, and abort all other open ones of it up to that batch. Durable
-        on return; participants are notified later (`sink_committed`).
+        """Commit the transactions `leasts` (low halves of their ids) of a sink's batch together, and abort the sink's
+        other open transactions up to that batch. Durable on return; participants are notified later (`sink_committed`).
 
-        If the batch, or a later one, was committed before, abort these transactions and return False. Raises the errors
-        of `CoordinatorState.together`, NotAllowedError and TooManyRequests above a limit, ServiceNotReady and
-        StoreError.
+        If the batch, or a later one, was committed before, abort these transactions and return False. `label`: sink,
+        batch and writer. Raises the errors of `CoordinatorState.together`, NotAllowedError and TooManyRequests above a
+        limit, ServiceNotReady and StoreError.
         """
         await self.ready()
         config = self._runtime.config
@@ -565,12 +549,12 @@ class Coordinator:
         return record is not None
 
     async def sink_committed(self, sink: str) -> None:
-        """Wait until the pending commits of the sink have ended. Raises StoreError."""
+        """Wait until all participants of the sink's committed batches have confirmed. Raises StoreError."""
         await self._ends_of(each for each in self.state.of_sink(sink) if each.action is TxnAction.COMMIT)
 
     async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
-        """Abort the open transactions of the sink up to and including the batch. Skip transactions that the caller may
-        not end. Return the number of aborted transactions.
+        """Abort the open transactions of the sink up to and including the batch `up_to_batch`, except those that the
+        caller may not end. Return their number.
         """
         await self.ready()
         left = self.state.left_open(sink, up_to_batch, asking)
@@ -580,13 +564,17 @@ class Coordinator:
         return len(left)
 
     async def forget_sink(self, sink: str) -> None:
-        """Delete the mark of a sink, durably. Afterwards, repeated batches are committed again. Raises StoreError."""
+        """Delete the record of the last committed batch of a sink, durably. Afterwards, repeated batches are committed
+        again. Raises StoreError.
+        """
         await self.ready()
         if self.state.marks.get(sink) is not None:
             await _settled(self._append(self.state.forget_sink(sink)))
 
     async def forget_sinks_of(self, name: str) -> int:
-        """Delete all sinks of the holder `name`, durably. Return the number of sinks. Raises StoreError, ServiceNotReady."""
+        """Delete all sinks of the holder `name` (role or address), durably. Return their number. Raises StoreError,
+        ServiceNotReady.
+        """
         await self.ready()
         found = self.state.marks.of(name)
         for sink in found:
@@ -595,12 +583,10 @@ class Coordinator:
         return len(found)
 
     async def _written(self) -> None:
-        """Wait until earlier requests are durable. Raises StoreError."""
         if self.log is not None:
             await self.log.written()
 
     async def _ends_of(self, transactions: Iterable[Transaction]) -> None:
-        """Wait until these transactions, which are being ended, have ended. Raises StoreError."""
         for ended in [self._begin_end(each, each.action) for each in transactions if each.action is not None]:
             await asyncio.shield(ended)
 
@@ -646,5 +632,4 @@ class Coordinator:
 
 
 async def _settled(durable: asyncio.Future[None]) -> None:
-    """Wait for `durable`, which continues if the waiting task is cancelled."""
     await asyncio.shield(durable)

@@ -1,17 +1,15 @@
-"""The rules of one coordinator: its transactions, and their state transitions.
+"""Rules of one transaction coordinator: its transactions, and their state transitions.
 
     OPEN ── commit ──> COMMITTING ── all participants confirmed ──> COMMITTED (removed)
       └── abort, timeout ──> ABORTING ── all participants confirmed ──> ABORTED (removed)
 
-Transactions of a sink (`sinks.py`) are committed together: one record makes all of them COMMITTING, moves the sink's
-mark, and makes all other open transactions of the sink up to that batch ABORTING.
-
-Operation: a method refuses, or returns the record of the decision. The caller appends the record to the log and then
-applies it. Recovery applies the same records in the same order, and so reaches the same state.
+A method refuses, or returns the log record of the decision. The caller appends the record to the log and then applies
+it; recovery applies the same records in the same order. Transactions of a sink (`sinks.py`) are committed by one
+record.
 
 Invariants: ids increase and never repeat; a transaction that is COMMITTING or ABORTING never changes its direction and
 accepts no more participants; all transactions up to the low-water mark have ended; `size_bytes` is the sum over all
-transactions; the mark of a sink only increases while its writer is the same.
+transactions; the mark of a sink (its last committed batch) only increases while its writer is the same.
 """
 
 from __future__ import annotations
@@ -42,12 +40,12 @@ SENT_NAME_BYTES = 150
 
 
 def not_found(txn_id: TxnId) -> TransactionNotFound:
-    """Return the error with Pulsar's text."""
+    """Return the error for an unknown transaction, with Pulsar's text."""
     return TransactionNotFound(f"The transaction with this txdID `{txn_id}`not found ")
 
 
 class Phase(enum.StrEnum):
-    """Phase of a transaction, with names as in Pulsar's REST API."""
+    """State of a coordinator, named as in Pulsar's REST API."""
 
     INITIALIZING = "Initializing"
     READY = "Ready"
@@ -105,7 +103,7 @@ class Transaction:
 
     @property
     def holder(self) -> str:
-        """Name of the holder whose share the transaction uses (`waiting/fair_shares.py`)."""
+        """Name of the holder (role or address) whose fair share the transaction uses (`waiting/fair_shares.py`)."""
         return holder_of_role(self.owner).name if self._holder is None else self._holder
 
     def held_by(self, name: str) -> None:
@@ -113,7 +111,7 @@ class Transaction:
 
     @property
     def action(self) -> TxnAction | None:
-        """The end in progress; None while the transaction is open."""
+        """The end in progress (commit or abort); None while the transaction is open."""
         return {Status.COMMITTING: TxnAction.COMMIT, Status.ABORTING: TxnAction.ABORT}.get(self.status)
 
     @property
@@ -123,7 +121,6 @@ class Transaction:
     def add(
         self, partitions: Iterable[str], subscriptions: Iterable[tuple[str, str]], as_sent: Mapping[str, str]
     ) -> None:
-        """Add participants; known ones are ignored."""
         for name, sent in as_sent.items():
             if name not in self.as_sent:
                 self.as_sent[name] = sent
@@ -139,7 +136,7 @@ class Transaction:
 
 
 class CoordinatorState:
-    """The state of one coordinator, which applies each record once it is in the log."""
+    """State of one coordinator, which changes only by applying log records."""
 
     def __init__(self, coordinator_id: int, sizes: FairShares | None = None, id_base: int = 0) -> None:
         """`sizes`: the bytes of the transactions of all coordinators, by holder. `id_base`: all new ids are larger than
@@ -159,34 +156,30 @@ class CoordinatorState:
 
     @property
     def low_water_mark(self) -> int:
-        """The highest `least` up to which all transactions have ended."""
+        """Highest id (its low half, `least`) up to which all transactions have ended."""
         return next(iter(self._live)) - 1 if self._live else self.last_least
 
     def transactions(self) -> Iterable[Transaction]:
-        """The transactions that have not ended, the oldest first."""
         return self._live.values()
 
     def find(self, least: int) -> Transaction | None:
-        """Return the transaction with this number; None if it has ended or is unknown."""
+        """Return the transaction with this low half of its id; None if it has ended or is unknown."""
         return self._live.get(least)
 
     def existing(self, txn_id: TxnId) -> Transaction:
-        """Return the transaction. Raises TransactionNotFound if it has ended or is unknown."""
         found = self._live.get(txn_id.least)
         if found is None:
             raise not_found(txn_id)
         return found
 
     def held_by(self, transaction: Transaction, name: str) -> None:
-        """Set the holder of a transaction. The log does not contain holders that are connections."""
+        """Set the holder (role or address) whose fair share the transaction uses. The log does not contain addresses."""
         self._count(transaction.holder, -1, -transaction.size_bytes)
         transaction.held_by(name)
         self._count(name, 1, transaction.size_bytes)
 
     def leave(self) -> None:
-        """Remove all transactions and marks of this state from the shares, because the log is read again into a new
-        state.
-        """
+        """Remove all transactions of this state from the fair shares, because the log is read again into a new state."""
         for transaction in self._live.values():
             self._count(transaction.holder, -1, -transaction.size_bytes)
         self._live = {}
@@ -218,8 +211,8 @@ class CoordinatorState:
         subscriptions: Iterable[tuple[str, str]],
         as_sent: Mapping[str, str] = ALL_IN_FULL,
     ) -> Record | None:
-        """Return the record that adds participants; None if all are known. Raises InvalidTxnStatus for a transaction
-        that is ending.
+        """Return the log record that adds participants; None if all are known. Raises InvalidTxnStatus if the
+        transaction is ending.
 
         `as_sent`: topic names as the client sent them, by full name.
         """
@@ -245,9 +238,9 @@ class CoordinatorState:
         )
 
     def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
-        """Return the record that begins the end; None when it has begun. Raises InvalidTxnStatus for the opposite
-        end in progress, and for committing a transaction of a sink alone, because its batch would be committed in
-        part and be repeated.
+        """Return the log record that starts the commit or abort (`action`); None if it has started. Raises
+        InvalidTxnStatus if the opposite is in progress, and for committing a transaction of a sink, which `together`
+        does.
         """
         if transaction.status is _ENDING[action]:
             return None
@@ -259,7 +252,7 @@ class CoordinatorState:
             )
         if transaction.status is not Status.OPEN:
             raise InvalidTxnStatus(
-                f"transaction {transaction.id} is {transaction.status}: it cannot become {_ENDING[action]} any more"
+                f"transaction {transaction.id} is {transaction.status} and cannot become {_ENDING[action]} any more"
             )
         return Record(WITHOUT_SINKS, _ENDING_KINDS[action], transaction.id.least, self.last_least)
 
@@ -269,10 +262,11 @@ class CoordinatorState:
     def together(
         self, label: Label, leasts: Iterable[int], asking: Asking, now_ms: int, forgets: str, *, takes_over: bool
     ) -> Record | None:
-        """Commit these transactions of the sink together, and abort all other open ones of it up to that batch.
+        """Return the log record that commits the transactions `leasts` of a sink's batch, and aborts the sink's other
+        open transactions up to that batch. None for a repeated batch.
 
-        Returns None for a repeated batch. Raises TransactionNotFound and InvalidTxnStatus, with no effect, and the errors of
-        `Marks.is_repeat`. `forgets`: the result of `Marks.makes_room`.
+        `label`: sink, batch and writer. `forgets`: the result of `Marks.makes_room`. Raises TransactionNotFound,
+        InvalidTxnStatus, and the errors of `Marks.is_repeat`.
         """
         if self.marks.is_repeat(label, asking, takes_over=takes_over):
             return None
@@ -315,19 +309,16 @@ class CoordinatorState:
         )
 
     def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of a sink, up to this batch, that the caller may end."""
+        """Return the open transactions of a sink, up to the batch `up_to_batch`, that the caller may end."""
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
-        """Return a sink's open transactions that will not be committed: of other runs of its writer up to that
-        batch, and of other writers.
+        """Return the open transactions of the sink of `label` that will not be committed: of earlier runs of its writer
+        up to that batch, and of other writers.
         """
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
     def _in_the_way(self, leasts: Iterable[int], label: Label, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of the sink that the commit of `leasts` aborts. All open transactions of other
-        writers are included, because they number batches differently.
-        """
         return [
             each
             for each in self._open_among(leasts, asking)
@@ -339,13 +330,13 @@ class CoordinatorState:
         return (each for each in found if each.status is Status.OPEN and asking.may(each.owner))
 
     def forget_sink(self, sink: str) -> Record:
-        """Return the log record that deletes the last committed batch of `sink` from the state. After it is applied, a batch
-        that is repeated is committed again.
+        """Return the log record that deletes the last committed batch of `sink`. After it is applied, a repeated batch
+        is committed again.
         """
         return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
 
     def whole_mark(self, sink: str) -> Record | None:
-        """Return the record of the sink's mark; None if it was deleted."""
+        """Return the log record of the sink's last committed batch; None if it was deleted."""
         mark = self.marks.get(sink)
         if mark is None:
             return None
@@ -362,7 +353,7 @@ class CoordinatorState:
         )
 
     def whole(self, transaction: Transaction) -> Record:
-        """Return a record with the whole state of a transaction, which replaces all its earlier records."""
+        """Return a log record with the whole state of a transaction, which replaces all its earlier records."""
         record = Record(
             WITHOUT_SINKS,
             Kind.WHOLE,
@@ -381,7 +372,7 @@ class CoordinatorState:
     # --- application of records ------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> Transaction | None:
-        """Apply a record. Return its transaction, None if it has ended."""
+        """Apply a log record. Return its transaction; None if it has ended."""
         self.last_least = max(self.last_least, record.last)
         if record.kind in (Kind.NEW, Kind.WHOLE):
             return self._put(record)
@@ -436,7 +427,7 @@ class CoordinatorState:
         return transaction
 
     def all_applied(self) -> None:
-        """Restore the order of ids after the log was read, because records of rewritten transactions are at the end."""
+        """Sort the transactions by id after the log was read, because rewritten ones are at its end."""
         self._live = dict(sorted(self._live.items()))
         self.marks.in_order()
 

@@ -1,15 +1,11 @@
 """All transaction coordinators of the broker.
 
-Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number, so the metadata of that
-partitioned topic has the number of coordinators. The metadata is created when the first client connects; until then,
-the number is `DEFAULT_COORDINATORS`. The topic itself does not exist.
+Clients find a coordinator as the partition of `transaction_coordinator_assign` with its number. The metadata of that
+partitioned topic has the number of coordinators, by default `DEFAULT_COORDINATORS`; the topic itself does not exist.
 
-A coordinator starts when a client connects to it, and at the start of the broker if it has a log, so that transactions
-of an earlier run are ended. Each has its own log, so a slow or damaged one stops no other.
-
-In a cluster, the broker that owns the partition of a coordinator runs it, as in Pulsar. It starts the coordinators with
-a log when it acquires their bundle, and closes them with the bundle. A log has one writer: opening it fences the writer
-of the former owner.
+A coordinator starts when a client connects to it, and at the start of the broker if it has a log. In a cluster, the
+broker that owns its partition runs it, as in Pulsar. Each coordinator has its own log with one writer: opening the log
+fences the former owner.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ NOT_ENABLED = "Transactions are not enabled."
 
 
 class CoordinatorOwnership(Protocol):
-    """Which coordinators this broker of a cluster runs."""
+    """Decides which coordinators this broker of a cluster runs."""
 
     def require_served(self, topic: TopicName) -> None:
         """Raise ServiceNotReady unless this broker owns the bundle of `topic`."""
@@ -58,7 +54,7 @@ def partition_of(coordinator_id: int) -> TopicName:
 
 
 class Coordinators:
-    """The coordinators that this broker runs, owned by the broker service."""
+    """Coordinators that this broker runs."""
 
     ownership: CoordinatorOwnership | None = None
     """The ownership of bundles; None if this broker runs all coordinators."""
@@ -91,7 +87,6 @@ class Coordinators:
         return DEFAULT_COORDINATORS if document is None else document.partitions
 
     def require_enabled(self) -> None:
-        """Raise NotAllowedError if transactions are disabled."""
         if not self.is_enabled:
             raise NotAllowedError(NOT_ENABLED)
 
@@ -106,7 +101,8 @@ class Coordinators:
     def find(self, coordinator_id: int) -> Coordinator:
         """Return a started coordinator.
 
-        Raises TransactionCoordinatorNotFound, also if another broker runs it: clients look it up again after this error only.
+        Raises TransactionCoordinatorNotFound, also if another broker runs it, because clients repeat the lookup only
+        after this error.
         """
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
@@ -114,7 +110,7 @@ class Coordinators:
         return found
 
     def runs(self, coordinator_id: int) -> bool:
-        """Return whether this broker is the one that runs the coordinator, started or not."""
+        """Return whether this broker must run the coordinator, started or not."""
         try:
             self._require_served(coordinator_id)
         except BrokerError:
@@ -126,7 +122,9 @@ class Coordinators:
             self.ownership.require_served(partition_of(coordinator_id))
 
     async def ready(self, coordinator_id: int) -> Coordinator:
-        """Return a started coordinator when it is ready. Raises TransactionCoordinatorNotFound, ServiceNotReady."""
+        """Return a started coordinator when it has read its log. Raises TransactionCoordinatorNotFound,
+        ServiceNotReady.
+        """
         found = self.find(coordinator_id)
         await found.ready()
         return found
@@ -136,10 +134,10 @@ class Coordinators:
         return coordinator, coordinator.state.existing(txn_id)
 
     async def listed_transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
-        """Return a transaction for an administrator, who does not connect to its coordinator first as clients do.
+        """Return a transaction, with its coordinator, for an administrator. A coordinator that has not started is not
+        started.
 
-        A coordinator that has never been used has no transactions, and is not started. Raises the same errors as
-        `ready`, and TransactionNotFound.
+        Raises the same errors as `ready`, and TransactionNotFound.
         """
         if self.begun(txn_id.most) is None and txn_id.most < self.count:
             raise not_found(txn_id)
@@ -159,19 +157,21 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """Return the coordinator that has the sink's mark and transactions, started. Raises the same errors as
-        `connect`.
-        """
+        """Return the started coordinator that stores the sink's transactions. Raises the same errors as `connect`."""
         return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
         if self._is_closed:
-            raise ServiceNotReady("the broker is stopping, try again")
+            raise ServiceNotReady(
+                f"transaction coordinator {coordinator_id} cannot be started: the broker is stopping; look the coordinator up again"
+            )
         self._require_served(coordinator_id)
         found = self._context.coordinators.get(coordinator_id)
         if found is None:
             if coordinator_id in self._ending:
-                raise ServiceNotReady(f"Transaction coordinator {coordinator_id} ends its transactions, try again")
+                raise ServiceNotReady(
+                    f"transaction coordinator {coordinator_id} is aborting its transactions before it stops: try again"
+                )
             found = self._context.coordinators[coordinator_id] = self._new(coordinator_id)
         return found
 
@@ -185,7 +185,9 @@ class Coordinators:
                 try:
                     await self._partitioned.create(ASSIGN, count)
                 except AdminError as error:  # Another broker has created it.
-                    raise ServiceNotReady(f"the number of coordinators is being changed, try again: {error}") from error
+                    raise ServiceNotReady(
+                        f"another broker is changing the number of transaction coordinators: {error}; try again"
+                    ) from error
 
     async def grow(self, count: int) -> None:
         """Increase the number of coordinators.
@@ -232,7 +234,7 @@ class Coordinators:
                 self._begin(coordinator_id)
 
     async def with_log(self) -> list[int]:
-        """Return the coordinators of the cluster that have a log. Raises StoreError."""
+        """Return the ids of the coordinators of the cluster that have a log. Raises StoreError."""
         if not self.is_enabled:
             return []
         children = await self._metadata.children(metadata_paths.managed_ledgers(SYSTEM_NAMESPACE, PERSISTENT))
@@ -245,21 +247,20 @@ class Coordinators:
         return self._context.java_brokers
 
     async def end_all(self) -> int:
-        """Abort the open transactions of the running coordinators, and wait until they have ended. Return the number of
-        aborted transactions.
-
+        """Abort the open transactions of the running coordinators, and wait until they have ended. Return their number.
         Raises StoreError, ServiceNotReady.
         """
         return sum([await each.end_all() for each in self.running()])
 
     async def end_all_of(self, coordinator_id: int) -> int:
-        """Abort the open transactions of a coordinator that no pybroker broker runs, and wait until they have ended.
-        Return the number of aborted transactions.
-
-        Raises StoreError, ServiceNotReady.
+        """Abort the open transactions of a coordinator that no pybroker runs, and wait until they have ended. Return
+        their number. Raises StoreError, ServiceNotReady.
         """
         if self._is_closed or coordinator_id in self._context.coordinators or coordinator_id in self._ending:
-            raise ServiceNotReady(f"Transaction coordinator {coordinator_id} is being started or stopped")
+            raise ServiceNotReady(
+                f"the transactions of coordinator {coordinator_id} cannot be aborted: the coordinator is being started "
+                "or stopped"
+            )
         coordinator = self._new(coordinator_id)
         self._ending.add(coordinator_id)
         try:
@@ -269,7 +270,7 @@ class Coordinators:
             self._ending.discard(coordinator_id)
 
     async def stop(self, coordinator_id: int) -> None:
-        """Close a coordinator, because another broker will run it. Its clients look up the new owner."""
+        """Close a coordinator, because another broker will run it."""
         coordinator = self._context.coordinators.pop(coordinator_id, None)
         if coordinator is not None:
             await coordinator.close()

@@ -1,10 +1,8 @@
-"""The Java brokers of the same cluster. While one is registered, this broker opens no transactions.
+"""Java brokers of the same cluster. While one is registered, this broker opens no transactions.
 
-A Java broker that takes over a topic filters aborted messages only if a snapshot contains the topic, and ends no
-transaction of this broker's coordinators. A registered Java broker could take over a topic at any time. Transactions
-that are already open continue: the coordinators of pybrokers end them on topics of Java brokers too.
-
-Limitations: the list of registered brokers is read at most once in `RENEW_MS`.
+A Java broker that takes over a topic could deliver aborted messages, and does not end transactions of this broker's
+coordinators. Transactions that are already open continue. The list of registered brokers is read at most once in
+`RENEW_MS` milliseconds.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ _OWN_IMPLEMENTATION = "pybroker"
 
 
 class RegisteredBrokers(NamedTuple):
-    """The ids of the registered brokers of both kinds."""
+    """Ids of the registered brokers of both kinds."""
 
     java: list[str]
     own_kind: list[str]
 
 
 class JavaBrokers:
-    """The registered Java brokers, as last read."""
+    """The registered Java brokers."""
 
     def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
         self._metadata = metadata
@@ -55,7 +53,7 @@ class JavaBrokers:
         return found is not None and _is_java(found.value)
 
     async def registered(self) -> RegisteredBrokers:
-        """Raises StoreError."""
+        """Return the ids of the registered brokers. Raises StoreError."""
         names = await self._metadata.children(BROKERS)
         values = await self._metadata.values_of([f"{BROKERS}/{name}" for name in names])
         found = RegisteredBrokers([], [])
@@ -66,7 +64,6 @@ class JavaBrokers:
 
 
 def _is_java(registration: bytes) -> bool:
-    """Return whether this is the registration of a Java broker: registrations of pybroker contain its name."""
     try:
         document = json.loads(registration)
     except ValueError:

@@ -1,10 +1,8 @@
-"""The log positions of open transactions and sink marks, which determine the needed part of the log.
+"""Positions in a coordinator's log that its open transactions and sinks still need. Earlier records may be deleted.
 
-Each is the position of the last complete record; the log before the lowest position may be deleted. A transaction that
-stays open while thousands end is written again at the end of the log, so the recovery time depends on the number of
-open transactions, not on their duration. The last record is always kept, because it has the highest id.
-
-Invariants: positions are in the order of the log; the deletable part never includes the last record.
+A transaction that stays open while thousands end is written again at the end of the log. So the recovery time depends
+on the number of open transactions, not on their duration. The last record is always kept, because it has the highest
+id.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ PlaceKey = int | str
 
 
 class LogPositions:
-    """The positions in the log of one coordinator."""
+    """Needed positions in the log of one coordinator."""
 
     def __init__(self) -> None:
         self._places: dict[PlaceKey, Position] = {}  # in the order of the log
@@ -36,13 +34,15 @@ class LogPositions:
         return len(self._places)
 
     def stands(self, key: PlaceKey, position: Position) -> None:
-        """Record that the complete state of `key` is durable at `position`, which is higher than all earlier positions."""
+        """Record that the complete state of `key` (a transaction or a sink) is durable at `position`, after all earlier
+        positions.
+        """
         self._being_written.discard(key)
         self._places.pop(key, None)
         self._places[key] = position
 
     def ended(self, key: PlaceKey) -> None:
-        """Record that the end of a transaction or mark is durable."""
+        """Record that a transaction has ended durably, or that a sink was deleted."""
         self._places.pop(key, None)
         self._being_written.discard(key)
 
@@ -50,7 +50,9 @@ class LogPositions:
         return min(next(iter(self._places.values()), last), last)
 
     def to_write_again(self, records: int) -> list[PlaceKey]:
-        """Return the transactions and marks to be written again, oldest first, for a log with `records` records."""
+        """Return the transactions and sinks whose state must be written again, oldest first, in a log with `records`
+        records.
+        """
         if self._being_written or records <= FEW_RECORDS + RECORDS_EACH * len(self._places):
             return []
         found: list[PlaceKey] = []
@@ -62,5 +64,5 @@ class LogPositions:
         return found
 
     def given_up(self, key: PlaceKey) -> None:
-        """Record that a transaction or mark of `to_write_again` was not written again."""
+        """Record that the state of `key`, a result of `to_write_again`, was not written again."""
         self._being_written.discard(key)

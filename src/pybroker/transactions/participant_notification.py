@@ -1,11 +1,8 @@
 """Notification of all participants that a transaction has ended, with retries until each has confirmed.
 
-Operation: each end has its own task; `ENDINGS_AT_ONCE` of a coordinator run at once. A failed notification is retried
-with increasing backoff, and uses no slot meanwhile, so an unreachable topic delays only its own transactions. A topic
-that does not answer in time gets requests for one transaction at a time until it answers; otherwise thousands would use
-all slots for the duration of the timeout. A deleted or unknown topic or subscription counts as notified.
-
-Invariants: `done` is called once for each end, after all participants have confirmed; nothing is tried after `close`.
+`ENDINGS_AT_ONCE` transactions of a coordinator are ended concurrently. A failed notification is retried with increasing
+backoff, so an unreachable topic delays only its own transactions. A topic that does not respond in time gets requests
+for one transaction at a time. A topic or subscription that does not exist counts as notified.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ LONGEST_RETRY_S = 10.0
 
 
 class Participant(NamedTuple):
-    """A partition, or a subscription of it."""
+    """A topic or partition, or a subscription of it."""
 
     topic: str
     subscription: str | None = None
@@ -57,8 +54,8 @@ class Ending:
 
 
 class Endings:
-    """The pending ends of one coordinator. `slots` limits the concurrent notifications of all coordinators of the
-    broker.
+    """Transactions of one coordinator that are being ended. `slots` limits the concurrent notifications of all
+    coordinators.
     """
 
     def __init__(
@@ -88,7 +85,6 @@ class Endings:
         return len(self._by_id)
 
     def find(self, txn_id: TxnId) -> Ending | None:
-        """Return the pending end of a transaction, or None."""
         return self._by_id.get(txn_id)
 
     def begin(self, txn_id: TxnId, action: TxnAction, participants: list[Participant]) -> None:
@@ -98,7 +94,7 @@ class Endings:
             self._queue(ending)
 
     def close(self) -> None:
-        """Begin no more notifications. The owner of the tasks ends running notifications."""
+        """Begin no more notifications."""
         self._is_closed = True
         self._waiting.clear()
         self._by_id.clear()

@@ -1,9 +1,8 @@
-"""The records of a coordinator's log: one JSON document for each entry (`docs/reference/storage-format.md`).
+"""Records of a coordinator's log: one JSON document for each entry (`docs/reference/storage-format.md`).
 
-Each contains `last`, the highest assigned id, so the last record of a log suffices to never assign an id twice. A
-record is complete (`NEW`, `WHOLE`: the state of a transaction; `SINK`: of a sink's mark), or a change, which is ignored
-if its object does not exist any more. `TOGETHER` is both: complete for its sink's mark, and a change of the
-transactions that it ends together.
+Each contains `last`, the highest assigned id, so that no id is assigned twice. A record contains the complete state of
+a transaction (`NEW`, `WHOLE`) or of a sink (`SINK`), or a change, which is ignored if its object does not exist any
+more. `TOGETHER` contains the complete state of its sink, and changes of the transactions that it ends.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ class Kind(enum.StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record of the log. `least`: the number of the transaction at its coordinator. Each kind uses some of the other
-    fields.
-    """
+    """A record of the log. `least`: low half of the transaction's id. Each kind uses some of the other fields."""
 
     v: int
     kind: Kind
@@ -99,7 +96,6 @@ def decode(payload: bytes) -> Record:
 
 
 def _require_known(payload: bytes) -> None:
-    """Reject an unknown kind; the error text says that a later version may have written it."""
     try:
         version = _VERSION_DECODER.decode(payload).v
     except msgspec.DecodeError:

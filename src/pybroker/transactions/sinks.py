@@ -1,16 +1,13 @@
-"""Sinks: targets of numbered batches, such as a Spark query. The transactions of a batch commit together, and each
-batch commits once. Pure.
+"""Rules of sinks: all transactions of a numbered batch are committed together, and each batch once. Pure.
 
-A sink has a mark: its last committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no
-effect. One log record both moves the mark and commits the batch's transactions, so both are durable together.
+A sink is the name under which a program (the writer), such as a Spark query, writes batches. It has a mark: its last
+committed batch. Batch numbers rise, so a batch at or below the mark is a repeat and has no effect. One log record both
+moves the mark and commits the batch's transactions.
 
-A mark belongs to a writer, the name of the program that numbers the batches (a query with its checkpoint). Another
-writer numbers its batches independently, so its batches would be taken for repeats and lost. It is therefore refused
-until it explicitly takes over.
+Another writer numbers its batches independently, so it is refused until it explicitly takes over.
 
-The number of marks is limited, and each holder has a share (`waiting/fair_shares.py`). At the limit, a new sink
-replaces the least recently moved mark of its holder, or of all holders when all marks are in use. Only a mark that has
-not moved for the retention time is replaced; otherwise the new sink is refused. Below the limit, no mark is deleted.
+The number of marks is limited, and each holder (role or address) has a share (`waiting/fair_shares.py`). At the limit,
+a new sink replaces the least recently moved mark if that has not moved for the retention time; otherwise it is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class Asking(NamedTuple):
     owner: str | None
     """The role of the caller; None without authorization."""
     may_all: bool
-    """Whether the caller is a super user, or there is no authorization."""
+    """Whether the caller is a superuser, or there is no authorization."""
     holder: Holder = UNKNOWN
 
     def may(self, owner: str | None) -> bool:
@@ -69,10 +66,7 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """The marks (last committed batches) of the sinks of one coordinator.
-
-    Invariant: marks are in the order of their last move.
-    """
+    """Last committed batches (marks) of the sinks of one coordinator, in the order of their last commit."""
 
     def __init__(self) -> None:
         self._marks: dict[str, Mark] = {}
@@ -89,8 +83,8 @@ class Marks:
         return self._marks.get(sink)
 
     def is_repeat(self, label: Label, asking: Asking, *, takes_over: bool) -> bool:
-        """Return whether the batch, or a later one, was committed. Raises AuthorizationError, and InvalidTxnStatus for
-        another writer.
+        """Return whether the batch of `label`, or a later one, was committed. Raises AuthorizationError if the sink
+        belongs to another role, and InvalidTxnStatus for another writer unless `takes_over`.
         """
         mark = self._marks.get(label.sink)
         if mark is None:
@@ -110,6 +104,8 @@ class Marks:
     def makes_room(self, sink: str, holder: Holder, most: int, stands_for_ms: int, now_ms: int) -> str:
         """Return the sink whose mark must be deleted so that `sink` can get one; "" if none must be deleted. Raises
         TooManyRequests without capacity.
+
+        `most`: maximum number of marks. `stands_for_ms`: time for which a mark is kept after its last commit.
         """
         if sink in self._marks or self.counts.may_take(holder, most):
             return ""
@@ -129,7 +125,7 @@ class Marks:
         )
 
     def put(self, sink: str, mark: Mark) -> None:
-        """Store the mark of `sink` as the most recently changed one."""
+        """Store the last committed batch of `sink`."""
         holder = self._holders.get(sink)
         self.remove(sink)
         self._marks[sink] = mark
@@ -138,9 +134,8 @@ class Marks:
         self._hold(sink, holder)
 
     def held_by(self, sink: str, name: str) -> None:
-        """Let the mark use the share of the holder `name`, unless a role owns the mark or its holder is known.
-
-        `put` cannot set such a holder, because the records of the log contain roles, but no addresses.
+        """Count the mark of `sink` for the holder `name` (an address), unless a role owns the mark. The log does not
+        contain addresses.
         """
         mark = self._marks.get(sink)
         if mark is not None and mark.owner is None and self._holders[sink] == UNKNOWN.name:
@@ -148,7 +143,7 @@ class Marks:
             self._hold(sink, name)
 
     def of(self, name: str) -> list[str]:
-        """Return the sinks whose marks use the share of the holder `name`."""
+        """Return the sinks whose marks count for the holder `name` (role or address)."""
         return [sink for sink, holder in self._holders.items() if holder == name]
 
     def remove(self, sink: str) -> None:
@@ -163,15 +158,12 @@ class Marks:
         self.counts.add(self._holders.pop(sink), -1)
 
     def in_order(self) -> None:
-        """Restore the order after the log was read, because rewritten marks are at the end."""
+        """Sort the marks by their last commit after the log was read, because rewritten marks are at its end."""
         self._marks = dict(sorted(self._marks.items(), key=lambda each: each[1].marked_ms))
 
 
 class OpenOfSinks:
-    """The open transactions of each sink, grouped by writer and run.
-
-    A run with thousands of transactions can find the transactions of other runs without examining its own.
-    """
+    """Open transactions of each sink, grouped by writer and run."""
 
     def __init__(self) -> None:
         self._by_sink: dict[str, dict[tuple[str, str], dict[int, None]]] = {}
@@ -190,11 +182,11 @@ class OpenOfSinks:
             del self._by_sink[label.sink]
 
     def of(self, sink: str) -> list[int]:
-        """Return the open transactions of `sink`, the oldest first, as the low halves (`least`) of their ids."""
+        """Return the open transactions of `sink`, oldest first, as the low halves (`least`) of their ids."""
         return sorted(least for leasts in self._by_sink.get(sink, {}).values() for least in leasts)
 
     def of_others(self, label: Label) -> list[int]:
-        """Return the open transactions of the sink of `label` that other writers or other runs opened, the oldest first, as
+        """Return the open transactions of the sink of `label` that other writers or other runs opened, oldest first, as
         the low halves (`least`) of their ids.
         """
         own = (label.writer, label.run)

@@ -1,7 +1,4 @@
-"""The timeouts of transactions: a heap in which ended transactions are skipped.
-
-Invariant: the heap has at most as many ended transactions as open ones, and `SLACK` more.
-"""
+"""Timeouts of transactions, in a heap that also contains some ended transactions."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ LONGEST_MS = 100 * 365 * 24 * 3600 * 1000
 
 
 class Timeouts:
-    """The timeouts of the transactions of one coordinator, in milliseconds of the monotonic clock."""
+    """Timeouts of the transactions of one coordinator, in milliseconds of the monotonic clock."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
@@ -24,7 +21,7 @@ class Timeouts:
 
     @property
     def next_ms(self) -> float | None:
-        """The time at which `due` must be called next; None without transactions."""
+        """Time in milliseconds (monotonic clock) at which `due` must be called next; None without transactions."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, least: int, due_ms: float) -> None:
@@ -38,7 +35,7 @@ class Timeouts:
         return found
 
     def tidy(self, live: int, is_open: Callable[[int], bool]) -> None:
-        """Remove ended transactions from the heap if they outnumber the `live` ones by more than the slack."""
+        """Remove ended transactions from the heap if they clearly outnumber the `live` ones."""
         if len(self._heap) > 2 * live + SLACK:
             self._heap = [each for each in self._heap if is_open(each[1])]
             heapq.heapify(self._heap)

@@ -1,11 +1,10 @@
 """The durable log of one coordinator, on a managed ledger: append, read all, and trim.
 
-Operation: the order of the log is the order of the `append` calls. A durable record moves the position of its
-transaction (`log_positions.py`), and so the cursor, which stays at the lowest position. Whole ledgers before the cursor
-are trimmed.
+The order of the log is the order of the `append` calls. The cursor stays at the lowest position that is still needed
+(`log_positions.py`), and whole ledgers before the cursor are trimmed.
 
-Failure: a full disk refuses an append without any effect. Any other failure ends this log: later appends are refused
-too, `failed` is called once, and the owner reads everything again from a newly opened log.
+A full disk refuses an append without any effect. Any other failure ends this log: later appends are refused too,
+`failed` is called once, and the owner reads everything again from a newly opened log.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ WholeOf = Callable[[PlaceKey], Record | None]
 
 
 class TransactionLog(ManagedLedgerListener):
-    """The open log of one coordinator, from `open` to `close` or the first failure."""
+    """Open log of one coordinator, until `close` or the first failure."""
 
     def __init__(self, managed: ManagedLedger, cursor: ManagedCursor, whole_of: WholeOf) -> None:
         self.managed = managed
@@ -56,7 +55,10 @@ class TransactionLog(ManagedLedgerListener):
     async def open(
         ledgers: ManagedLedgerFactory, path: str, apply: Callable[[Record], object], whole_of: WholeOf
     ) -> TransactionLog:
-        """Open or create the log at `path`, and `apply` all records in order. Raises StoreError after closing it."""
+        """Open or create the log at `path`, and call `apply` with all records in order. Raises StoreError.
+
+        `whole_of` returns the complete record of a transaction or sink that must be written again.
+        """
         managed = await ledgers.open(path)
         try:
             cursor = managed.cursors.get(CURSOR)
@@ -151,7 +153,6 @@ class TransactionLog(ManagedLedgerListener):
             self._places.ended(record.sink)
 
     def _let_go(self) -> None:
-        """Move the cursor to the first needed record, so that everything before it can be trimmed."""
         last = self.managed.last_confirmed
         if last.entry_id < 0:
             return

@@ -1,9 +1,7 @@
-"""Slots for new transactions: limited by the number of transactions at one coordinator, and by the memory of the
-transactions of all coordinators.
+"""Slots for new transactions: a limit of their number per coordinator, and of the memory of all transactions.
 
-A request waits while its holder has used its share (`waiting/fair_shares.py`). Waiting holders are served round robin,
-so a holder that has used its share delays no other. When too many requests wait, the newest request of the holder with
-most waiting requests is refused.
+A request waits while its holder (role or address) has used its fair share. Waiting holders are served round robin. When
+too many requests wait, the newest request of the holder with most waiting requests is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ MIB = 1 << 20
 
 
 class TransactionLimits:
-    """The limits of open transactions, per coordinator and for all coordinators."""
+    """Limits of open transactions, per coordinator and for all coordinators."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -51,7 +49,7 @@ class TransactionLimits:
         return (limit <= 0 or state.counts.may_take(holder, limit)) and self.has_memory(holder)
 
     def why_not(self, state: CoordinatorState, holder: Holder) -> str:
-        """Return the error text when `may_open` is False."""
+        """Return the error text for a `holder` that may not open a transaction."""
         limit = self._config.max_active_transactions_per_coordinator
         if limit > 0 and not state.counts.may_take(holder, limit):
             unit = f"open transactions of transaction coordinator {state.coordinator_id}"
@@ -60,7 +58,7 @@ class TransactionLimits:
 
 
 class TransactionSlot:
-    """A slot for one new transaction. It uses the share of its holder until the transaction itself is counted."""
+    """Slot for one new transaction, charged to its holder until the transaction itself is counted."""
 
     def __init__(self, state: CoordinatorState, holder: Holder) -> None:
         self.holder = holder
@@ -77,10 +75,7 @@ class TransactionSlot:
 
 
 class TransactionSlots(Admissions[Holder, TransactionSlot]):
-    """The slots of one coordinator.
-
-    Invariant: a request waits only if it cannot be served, unless a limit was raised.
-    """
+    """Slots of one coordinator."""
 
     def __init__(self, coordinator_id: int, limits: TransactionLimits, state: Callable[[], CoordinatorState]) -> None:
         """`state` returns the current state, which is a new object each time the log is read again."""

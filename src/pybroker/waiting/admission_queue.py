@@ -1,8 +1,6 @@
-"""A queue of requests that wait for units of a limited resource, and are admitted round robin over client addresses.
+"""Queue of requests that wait for units of a limited resource, and are admitted round robin over client addresses.
 
 The resource decides which address may be admitted (`Admissions`), and `fair_queue.py` decides the order.
-
-Invariant: a unit that was taken for a waiting request is given back if that request ends before it uses the unit.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class QueueFull(Exception):
 
 
 class Admissions(ABC, Generic[Address, Unit]):
-    """The units of one resource. All calls are synchronous."""
+    """Units of one resource."""
 
     @abstractmethod
     def may_admit(self, address: Address) -> bool: ...
@@ -39,9 +37,7 @@ class Admissions(ABC, Generic[Address, Unit]):
 
     @abstractmethod
     def give_back(self, address: Address, unit: Unit) -> None:
-        """Take back a unit that was granted to a request which ended at the same moment, so that the unit was never
-        used.
-        """
+        """Take back a unit whose request ended at the same moment, so that the unit was never used."""
 
     def retry_ms(self, addresses: Collection[Address]) -> float | None:
         """Return the milliseconds after which one of the waiting `addresses` may be admitted even if no unit is
@@ -62,10 +58,9 @@ class Waiter(Generic[Address, Unit]):
 
 
 class AdmissionQueue(Generic[Address, Unit]):
-    """The waiting requests of one resource, on one event loop.
+    """Waiting requests of one resource, on one event loop.
 
-    Invariant: no request waits that could be admitted. The caller must call `admit_waiting` after each return of a unit
-    and each change of a limit.
+    The caller must call `admit_waiting` after each return of a unit and each change of a limit.
     """
 
     def __init__(
@@ -82,8 +77,8 @@ class AdmissionQueue(Generic[Address, Unit]):
         return len(self._queue)
 
     async def enter(self, address: Address, timeout_s: float, name: str = "") -> Unit:
-        """Return a unit of the resource, immediately or after a wait of up to `timeout_s`. The requests of one address
-        are admitted round robin over their names.
+        """Return a unit of the resource, immediately or after a wait of up to `timeout_s` seconds. Requests of one
+        address are admitted round robin over their `name`.
 
         Raises QueueFull, TimeoutError, and the errors given to `refuse_all`.
         """

@@ -1,7 +1,6 @@
-"""A queue that serves addresses round robin, and the names of an address round robin, so that many requests of one name
-delay no other name.
+"""Queue that serves client addresses round robin, and the names of an address round robin. Pure.
 
-Pure. The address may be a client's address, or the holder of a share (`fair_shares.py`).
+The address may also be the holder of a share (`fair_shares.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ A = TypeVar("A", bound=Hashable)
 class FairQueue(Generic[A, T]):
     """Queues of waiters, one for each address and name.
 
-    Invariants: at most `max_waiting` wait, and at most `max_waiting_per_address` of one address. When a limit is
-    exceeded, the newest waiter of the longest queue is removed, so a long queue never keeps other addresses out. No
-    queue is empty.
+    At most `max_waiting` wait, and at most `max_waiting_per_address` of one address. When a limit is exceeded, the
+    newest waiter of the longest queue is removed, so a long queue never keeps other addresses out.
     """
 
     def __init__(self, max_waiting: int, max_waiting_per_address: int) -> None:
@@ -41,10 +39,7 @@ class FairQueue(Generic[A, T]):
         return self._counts.get(address, 0)
 
     def add(self, address: A, name: str, waiter: T) -> T | None:
-        """Add a waiter.
-
-        Return the waiter that was removed to keep the limits, perhaps `waiter` itself; None if none was.
-        """
+        """Add a waiter. Return the waiter that was removed to keep the limits, perhaps `waiter` itself, or None."""
         queue = self._queues.setdefault(address, OrderedDict()).setdefault(name, OrderedDict())
         assert waiter not in queue, "waits already"
         queue[waiter] = None

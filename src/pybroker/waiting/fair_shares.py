@@ -1,13 +1,11 @@
-"""Shares of a limited resource whose units stay with their holders until the holders give them back.
+"""Shares of a limited resource whose units stay with their holders until the holders give them back. Pure.
 
-Pure. A resource has a limit in units (transactions, leases, streams, bytes). A client could exhaust it by keeping
-units, which the broker cannot take away. The rule:
+A client could exhaust a resource (transactions, leases, streams, bytes) by keeping its units. The rule:
 
-- one sixteenth of the limit is reserved for operators (super users);
+- one sixteenth of the limit is reserved for superusers;
 - a holder may take more units while it has less than three times the free unreserved units.
 
-So a single holder gets at most three quarters of the unreserved units, and two greedy holders get three sevenths each.
-A new holder always finds free units. No request is refused while less than three quarters are in use.
+So a single holder gets at most three quarters of the unreserved units, and a new holder always finds free units.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ FREE_MULTIPLE = 3
 
 
 class Holder(NamedTuple):
-    """The account to which used units are charged: a role, or without authentication a connection or a client address."""
+    """Account to which used units are charged: a role, or without authentication a connection or a client address."""
 
     name: str
     is_operator: bool = False
-    """True for a super user, which may use the reserve and is not limited to a share."""
+    """True for a superuser, which may use the reserve and is not limited to a share."""
 
 
 UNKNOWN = Holder("unknown")
@@ -33,15 +31,13 @@ UNKNOWN = Holder("unknown")
 
 
 def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
-    """Return the holder of a role; `UNKNOWN` without one."""
+    """Return the holder of a role; `UNKNOWN` without one. `is_operator`: the role is a superuser."""
     return UNKNOWN if role is None else Holder(f"role {role}", is_operator)
 
 
 class FairShares:
-    """The used units of one resource, by holder.
-
-    The limit is an argument, because configuration keys can change while the broker runs. Invariant: every listed
-    holder has at least one unit, and `used` is the sum.
+    """Used units of one resource, by holder. The limit is an argument of the methods, because configuration keys can
+    change.
     """
 
     def __init__(self) -> None:
@@ -63,17 +59,14 @@ class FairShares:
         return self.used_by(holder.name) < FREE_MULTIPLE * self._free(limit)
 
     def is_full(self, limit: int) -> bool:
-        """Return whether only operators may take units, which saves a check of each holder."""
+        """Return whether only the units that are reserved for superusers are free."""
         return self._free(limit) <= 0
 
     def _free(self, limit: int) -> int:
         return limit - limit // RESERVE_DIVISOR - self.used
 
     def add(self, name: str, count: int) -> None:
-        """Change the units of a holder by `count`, which may be negative.
-
-        Existing units are counted even over the limit.
-        """
+        """Change the units of a holder by `count`, which may be negative, even over the limit."""
         now = self.used_by(name) + count
         assert now >= 0, f"{name} gave back more than it took"
         self.used += count
@@ -83,7 +76,9 @@ class FairShares:
             self._used_by.pop(name, None)
 
     def refusal(self, holder: Holder, limit: int, unit: str, key: str) -> str:
-        """Return an error text: why `holder` may not take more, and how to free units."""
+        """Return an error text: why `holder` may not take more, and how to free units. `unit`: the plural noun; `key`:
+        the configuration key of the limit.
+        """
         used = self.used_by(holder.name)
         if used and self._free(limit) > 0:
             return (
@@ -91,8 +86,8 @@ class FairShares:
                 "end some of them, or retry when others have ended"
             )
         return (
-            f"{self.used} of {limit} {unit} are in use ({key}), the rest is reserved for super users: retry when some have ended. "
-            "GET /admin/v3/shares shows who holds them"
+            f"{self.used} of {limit} {unit} are in use ({key}), and the rest is reserved for superusers: retry when some "
+            "have ended. GET /admin/v3/shares lists their holders"
         )
 
     def check_invariants(self) -> None:

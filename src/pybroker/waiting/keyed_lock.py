@@ -1,8 +1,4 @@
-"""Locks by name for asyncio tasks.
-
-Invariant: when the task that holds or waits for a lock ends, even by an error or cancellation, the lock passes to the
-next waiter or becomes free.
-"""
+"""Locks by name for asyncio tasks, passed to waiters in order of arrival, also after an error or cancellation."""
 
 from __future__ import annotations
 
@@ -17,8 +13,6 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class _Request:
-    """A request for one lock, which becomes the lock's owner."""
-
     __slots__ = ("granted", "is_running", "purpose")
 
     def __init__(self, purpose: str) -> None:
@@ -30,7 +24,7 @@ class _Request:
 
 
 class KeyedLock(Generic[Name]):
-    """One lock for each name, with waiters in order of arrival. Unused names take no memory. Runs on one loop."""
+    """One lock for each name. Unused names take no memory. Runs on one event loop."""
 
     __slots__ = ("_all_free", "_table", "_wait_context")
 
@@ -43,14 +37,12 @@ class KeyedLock(Generic[Name]):
         self._all_free: asyncio.Event | None = None
 
     def is_held(self, name: Name) -> bool:
-        """Return whether a task has the lock and has continued with it. A lock that was just passed to a waiting task
-        does not count.
-        """
+        """Return whether a task has the lock and has continued with it."""
         owner = self._table.owner(name)
         return owner is not None and owner.is_running
 
     def purpose(self, name: Name) -> str:
-        """Return the purpose that the owner has stated; empty if the lock is free."""
+        """Return the purpose that the owner of the lock has stated; empty if the lock is free."""
         owner = self._table.owner(name)
         return "" if owner is None else owner.purpose
 
@@ -60,9 +52,7 @@ class KeyedLock(Generic[Name]):
     @asynccontextmanager
     async def held(self, name: Name, purpose: str = "") -> AsyncIterator[None]:
         """Hold the lock of `name` within this context, after all earlier requests. `purpose` is for error texts of
-        other requests.
-
-        Raises the errors of the wait context.
+        other requests. Raises the errors of the wait context.
         """
         request = _Request(purpose)
         if not self._table.take(name, request):
@@ -74,9 +64,7 @@ class KeyedLock(Generic[Name]):
             self._release(name, request)
 
     async def passed(self, name: Name) -> None:
-        """Wait until all current holders and waiters of the lock have released it. The wait context is not used: the
-        caller must limit the wait.
-        """
+        """Wait until all current holders and waiters of the lock have released it. The wait has no limit."""
         if self.is_held(name):
             request = _Request("")
             await self._wait_in(nullcontext(), name, request)

@@ -1,7 +1,6 @@
-"""Locks by name, with one owner at a time and waiters in order of arrival.
+"""Rules of locks by name, with one owner at a time and waiters in order of arrival. Pure.
 
-Pure. An owner or waiter is any hashable value that the caller chooses, and the caller wakes the waiter that gets a
-lock. `keyed_lock.py` is the asyncio shell.
+`keyed_lock.py` is the asyncio shell, which wakes the waiter that gets a lock.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 
 class LockTable(Generic[Name, Owner]):
-    """The held locks and their queues.
-
-    Invariants: a name is listed exactly while its lock is held; no waiter waits for a free lock; an owner is not in the
-    queue of its own lock.
-    """
+    """Held locks and their queues. No waiter waits for a free lock."""
 
     __slots__ = ("_owners", "_queues")
 
@@ -38,7 +33,7 @@ class LockTable(Generic[Name, Owner]):
         return len(self._queues.get(name, ()))
 
     def take(self, name: Name, owner: Owner) -> bool:
-        """Take the lock, or add `owner` to its queue. Return whether the lock was free and is taken now."""
+        """Take the lock, or add `owner` to its queue. Return whether the lock was taken."""
         if name in self._owners:
             return False
         self._owners[name] = owner

@@ -1,9 +1,7 @@
 """A limited number of permits for tasks that work for clients.
 
-A holder has a share of the permits (`fair_shares.py`), because a slow client can keep a permit for a long time. Waiting
-holders are served round robin.
-
-Invariant: a taken permit is released when its task ends, even by an error or cancellation.
+Each holder (role or address) has a fair share (`fair_shares.py`), because a slow client can keep a permit for a long
+time. Waiting holders are served round robin.
 """
 
 from __future__ import annotations
@@ -20,15 +18,11 @@ class NoPermit(Exception):
 
 
 class Permits(Admissions[Holder, None]):
-    """The permits for all tasks of one kind. Runs on one loop.
-
-    Invariants: at most `permits` are taken; no task waits for a permit that its holder could have.
-    """
+    """Permits for all tasks of one kind. Runs on one event loop."""
 
     def __init__(self, permits: int, max_waiting: int) -> None:
-        """`max_waiting`: maximum number of waiting tasks.
-
-        Above it, the newest task of the holder with most waiting tasks is refused.
+        """`max_waiting`: maximum number of waiting tasks. Above it, the newest task of the holder with most waiting
+        tasks is refused.
         """
         assert permits > 0
         self.permits = permits
@@ -46,14 +40,14 @@ class Permits(Admissions[Holder, None]):
 
     @asynccontextmanager
     async def held(self, holder: Holder, timeout_s: float) -> AsyncIterator[None]:
-        """Hold a permit within this context. Raises NoPermit."""
+        """Hold a permit within this context, after a wait of up to `timeout_s` seconds. Raises NoPermit."""
         try:
             await self._queue.enter(holder, timeout_s)
         except QueueFull as full:
             whose = "" if full.is_newcomer else ", most of them of this client"
             raise NoPermit(f"the queue of waiting requests is full{whose}") from None
         except TimeoutError as error:
-            raise NoPermit(f"waited for {timeout_s:g} s") from error
+            raise NoPermit(f"the request waited for {timeout_s:g} s without a permit") from error
         try:
             yield
         finally:

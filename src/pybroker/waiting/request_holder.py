@@ -1,7 +1,7 @@
-"""The holder (account) whose shares of limited resources the current request uses.
+"""Account whose shares of limited resources the current request uses (`ASKING`).
 
-The servers of the binary protocol and of HTTP run each request in a task and set `ASKING` in its context, which queues
-in lower layers read. The broker's own work runs as the holder `BROKER`, which is not limited to a share.
+The servers run each request in a task and set `ASKING` in its context. The broker's own work runs as the holder
+`BROKER`, which is not limited to a share.
 """
 
 from contextvars import ContextVar

@@ -1,9 +1,7 @@
-"""A limited number of slots, such as connections. When all are in use, a new occupant displaces the oldest unsettled
-one.
+"""A limited number of slots, such as connections, of which a new occupant can displace the oldest unsettled one.
 
 Pure. The caller settles an occupant that is being served, such as an HTTP connection with a complete request head. So
-clients that connect and send nothing, or one byte at a time, keep no other client out, and served clients keep their
-slots.
+clients that connect and send nothing keep no other client out.
 """
 
 from __future__ import annotations
@@ -15,17 +13,14 @@ T = TypeVar("T")
 
 
 class Admission(NamedTuple, Generic[T]):
-    """The result of `Slots.admit`: whether the newcomer has a slot, and the occupant that lost its slot to it."""
+    """Result of `Slots.admit`: whether the newcomer has a slot, and the occupant that lost its slot to it."""
 
     is_admitted: bool
     displaced: T | None = None
 
 
 class Slots(Generic[T]):
-    """Up to `limit` slots, and up to `limit_per_address` for each address; 0 means no limit.
-
-    Invariants: an occupant counts for its address until it leaves or is displaced; only an unsettled occupant is displaced.
-    """
+    """Up to `limit` slots, and up to `limit_per_address` for each address; 0 means no limit."""
 
     def __init__(self, limit: int, limit_per_address: int) -> None:
         self._limit = limit
@@ -49,7 +44,7 @@ class Slots(Generic[T]):
         return self._counts[address]
 
     def admit(self, occupant: T, address: str) -> Admission[T]:
-        """Give a slot to `occupant` if possible. The occupant is unsettled until `settle`."""
+        """Give a slot to `occupant` if possible, and return the result. The occupant is unsettled until `settle`."""
         assert occupant not in self._address_of, "admitted twice"
         displaced: T | None = None
         if 0 < self._limit_per_address <= self._counts[address]:
@@ -79,7 +74,7 @@ class Slots(Generic[T]):
             del self._unsettled_of[address]
 
     def unsettle(self, occupant: T) -> None:
-        """Allow displacement of `occupant` again, as if it were new. Does nothing if it has no slot."""
+        """Allow displacement of `occupant` again. Does nothing if it has no slot."""
         address = self._address_of.get(occupant)
         if address is not None and occupant not in self._unsettled:
             self._unsettle(occupant, address)

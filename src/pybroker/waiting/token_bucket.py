@@ -1,4 +1,4 @@
-"""A token bucket: a rate with bursts of one period. Pure: the caller passes the time."""
+"""Token bucket: a rate with bursts of one period. Pure; times are monotonic milliseconds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from math import ceil
 
 
 class TokenBucket:
-    """Permits `units` in each period. Times are monotonic milliseconds.
+    """Permits `units` in each period. Unused units accumulate up to the units of one period.
 
-    Invariant: unused units accumulate up to the units of one period. The balance may become negative, because a request for more
-    than the units of one period would otherwise never be permitted; the debt is repaid before anything else is permitted.
+    The balance may become negative, because a request for more than the units of one period would otherwise never be
+    permitted; the debt is repaid first.
     """
 
     __slots__ = ("_available", "_updated_ms", "period_ms", "units")

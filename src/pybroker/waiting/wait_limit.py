@@ -1,4 +1,4 @@
-"""A limit of the number of waiting requests, with a share for each holder, and of the waiting time."""
+"""Limit of the number of waiting requests, with a fair share for each holder, and of the waiting time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybroker.waiting.fair_shares import FairShares, Holder
 
 
 class WaitRefused(Exception):
-    """The request may not wait, because too many wait already. The text contains the reason."""
+    """The request may not wait, because too many wait already."""
 
 
 class WaitTimedOut(Exception):
@@ -18,7 +18,7 @@ class WaitTimedOut(Exception):
 
 
 class WaitLimit:
-    """The limit for one kind of request. Invariant: `count` is the number of open `waiting` contexts."""
+    """Limit for one kind of request. `count` is the number of waiting requests."""
 
     def __init__(self, key: str) -> None:
         """`key`: the configuration key of the limit, for error texts."""
@@ -36,7 +36,9 @@ class WaitLimit:
 
     @asynccontextmanager
     async def waiting(self, holder: Holder, limit: int, timeout_s: float) -> AsyncIterator[None]:
-        """Count a request of `holder` as waiting within this context. Raises WaitRefused, WaitTimedOut."""
+        """Count a request of `holder` as waiting within this context, for at most `timeout_s` seconds. Raises
+        WaitRefused, WaitTimedOut.
+        """
         if not self.shares.may_take(holder, limit):
             self.refused_total += 1
             raise WaitRefused(self.shares.refusal(holder, limit, "waiting requests", self._key))

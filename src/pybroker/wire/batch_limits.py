@@ -1,9 +1,9 @@
-"""Upper bound of the number of messages in an entry, derived from its size without opening it.
+"""Upper bound of the number of messages in an entry, derived from its size without decompressing it.
 
-The broker allocates bit sets of the size in `num_messages_in_batch`, so a tiny entry that claims two billion messages
-would be expensive. Each message takes at least six bytes before compression: four for its metadata size and two for the
-required field. The uncompressed size is the stated one, limited by the maximum expansion of the codec. For Zstandard,
-which has no maximum, and for encrypted batches only the stated size counts. `maxMessagesInBatch` limits all batches.
+The broker allocates bit sets for the messages of a batch, so a tiny entry that claims two billion messages would be
+expensive. Each message takes at least six bytes before compression. The uncompressed size is the declared one, limited
+by the maximum expansion of the codec. For Zstandard, which has no maximum, and for encrypted batches only the declared
+size counts. `maxMessagesInBatch` limits all batches.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MOST_BYTES_OUT_OF_ONE: dict[int, int] = {pb.NONE: 1, pb.LZ4: 255, pb.ZLIB: 1032,
 def batch_refusal(
     data: bytes, metadata_start: int, metadata_end: int, payload_bytes: int, message_count: int, max_messages: int
 ) -> BrokerError | None:
-    """Return the refusal of an entry with too many messages for its size, or None.
+    """Return the error for an entry that claims more messages than fit into its size, or None.
 
-    The MessageMetadata is at [metadata_start, metadata_end). Raises ProtocolViolation if it is invalid.
+    The MessageMetadata is `data[metadata_start:metadata_end]`. Raises ProtocolViolation if it is invalid.
     """
     if message_count > max_messages:
         return NotAllowedError(

@@ -1,9 +1,9 @@
-"""Prefix that the broker adds to stored entries: receive time, and index of the last message.
+"""Broker metadata: a prefix that the broker adds to stored entries, with receive time and index of the last message.
 
     0x0e02  size(4)  BrokerEntryMetadata  entry as it was sent
 
-Clients that do not support it receive the entry without it. A client's entry cannot begin with these bytes, because
-they would mean metadata larger than any frame.
+Clients that do not support the prefix receive the entry without it. A client's entry cannot begin with these bytes,
+because they would mean metadata larger than any frame.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INDEX_TAG = 2 << 3
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntryMetadata:
-    """The fields that the broker added; None for absent ones."""
+    """The fields of the broker metadata; None for absent fields."""
 
     timestamp_ms: int | None
     index: int | None
@@ -47,7 +47,7 @@ def without_broker_metadata(entry: bytes) -> bytes:
 
 
 def broker_metadata(entry: bytes) -> BrokerEntryMetadata:
-    """Return the prefix. Never raises: an invalid prefix counts as absent."""
+    """Return the broker metadata of an entry. Never raises: invalid broker metadata counts as absent."""
     end = message_start(entry)
     if not end:
         return NOTHING_ADDED
@@ -68,8 +68,8 @@ def broker_metadata(entry: bytes) -> BrokerEntryMetadata:
 
 
 def entry_time_ms(entry: bytes) -> int:
-    """Return the time used for expiry and searches: the broker's receive time if stored, else the client's publish
-    time. Never raises.
+    """Return the time of an entry for expiry and searches: the broker's receive time if stored, else the client's
+    publish time. Never raises.
     """
     if entry[:2] == _MAGIC:
         timestamp_ms = broker_metadata(entry).timestamp_ms

@@ -1,4 +1,4 @@
-"""Limit of the number of fields in a large command, checked before protobuf creates an object per field.
+"""Limit of the number of fields in a large command, checked before protobuf creates an object for each field.
 
 Two bytes of a command can become an object of a hundred bytes. Real commands have at most some hundreds of fields.
 Message metadata has no such limit: see `entry_metadata`.
@@ -26,8 +26,8 @@ _ERRORS: dict[str, type[BrokerError]] = {"metadata": MetadataError, "keySharedMe
 
 
 class FieldCount:
-    """Counts the fields of one command, including nested messages, up to `limit`. `request_id` is the request id, if
-    found so far.
+    """Counts the fields of one command, including nested messages, up to `limit`. `request_id` is set when the request
+    id is found.
     """
 
     def __init__(self, limit: int) -> None:
@@ -37,10 +37,8 @@ class FieldCount:
         self.request_id: int | None = None
 
     def refusal(self, data: bytes, start: int, end: int, command: Message) -> BrokerError | None:
-        """Return the refusal of the command with fields at [start, end), or None. `command` is an empty message of its
-        type.
-
-        Raises ProtocolViolation if the fields are malformed.
+        """Return the error for the command in `data[start:end]` if it has too many fields, else None. `command` is an
+        empty message of its type. Raises ProtocolViolation if the fields are malformed.
         """
         descriptor: Any = command.DESCRIPTOR
         self._count(data, start, end, descriptor)
@@ -52,7 +50,6 @@ class FieldCount:
         )
 
     def _count(self, data: bytes, pos: int, end: int, message: Descriptor) -> None:
-        """Count the fields of `message` at [pos, end). Raises ProtocolViolation if they are malformed."""
         fields = message.fields_by_number
         is_command = message.name.startswith("Command")
         while pos < end:

@@ -3,11 +3,10 @@
 A frame is `total(4) size(4) BaseCommand`, or for SEND `total size BaseCommand [0x0e01 crc(4)] metaSize(4)
 MessageMetadata payload`; all numbers are big-endian, and `total` is the number of bytes after it.
 
-SEND, ACK and FLOW are scanned by hand, and consecutive related ones become one event, so that later stages run once per
-socket read. All other commands are protobuf objects. The scanners handle the encodings that clients write; protobuf
-normalizes or refuses any other encoding. `tests/unit/wire` verifies that both readings agree for any bytes and any
-chunking. The compiled scanner of `core.py`, if there is one, takes usual SENDs, ACKs and FLOWs; the code here decodes all
-other frames, and all frames without it.
+SEND, ACK and FLOW are decoded without protobuf, and consecutive related commands become one event, so that the broker
+processes them once per socket read. All other commands are protobuf objects, as are SEND, ACK and FLOW in unusual
+encodings. `tests/unit/wire` verifies that both ways agree for any bytes. The compiled core, if it is available, decodes
+the usual SENDs, ACKs and FLOWs (`core.py`); the code here decodes all other frames.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ class Decoder:
     """Decodes the bytes of one connection into events.
 
     `feed` takes received bytes; the connection receives the rest of a large frame into `own_buffer`. Invariants:
-    `_rest` contains less than one whole frame, unless `has_more`. While a large frame is incomplete, `missing_bytes`
-    of it have not been received, and only the last of its `_pieces` has free space.
+    `_rest` contains less than one whole frame, unless `has_more`. While a large frame is incomplete, `missing_bytes` of
+    it have not been received, and only the last of its `_pieces` has free space.
     """
 
     __slots__ = (
@@ -111,7 +110,7 @@ class Decoder:
         self._max_fields = MAX_UNAUTHENTICATED_FIELDS
 
     def accept_messages(self, max_message_bytes: int, max_batch_messages: int, max_fields: int) -> None:
-        """Allow messages, batches and many fields, because the client is authenticated."""
+        """Allow messages, batches and commands with many fields, after the client is authenticated."""
         self._max_batch_messages = max_batch_messages
         self._max_fields = max_fields
         self._piece_bytes = PIECE_BYTES
@@ -123,8 +122,8 @@ class Decoder:
         return sum(map(len, self._pieces)) + len(self._rest)
 
     def release(self) -> None:
-        """Free the memory of an incomplete frame when the connection ends: other objects may still refer to this
-        decoder.
+        """Free the memory of an incomplete frame when the connection ends, because other objects may still refer to
+        this decoder.
         """
         self._rest = b""
         self._pieces = []
@@ -262,7 +261,7 @@ class Decoder:
                             if txn != run_txn:
                                 run_producer_id, run_txn = -1, txn
                     if frame_end - start < _MIN_MESSAGE_BYTES:
-                        raise ProtocolViolation("SEND without a message")
+                        raise ProtocolViolation("the SEND command has no message after it")
                     magic, checksum, metadata_size = _CHECKSUM(data, start)
                     if magic == MAGIC_CRC32C:
                         if crc32c(view[start + 6 : frame_end]) != checksum:
@@ -380,7 +379,7 @@ class Decoder:
         return events
 
     def _large(self, data: bytes, pos: int, end: int) -> Event:
-        """Decode the large command at [pos, end) at the same cost per byte as a small one.
+        """Decode the large command in `data[pos:end]` at the same cost per byte as a small one.
 
         Its fields must be in order, as clients write them: the type, then the message of that type.
         """
@@ -389,7 +388,7 @@ class Decoder:
         command_type, pos = decode(data, pos, end)
         field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(command_type)
         if tag != 8 or field is None:
-            raise ProtocolViolation("malformed command")
+            raise ProtocolViolation("the command has a malformed type or length")
         tag, pos = decode(data, pos, end)
         start, end = _enter(data, pos, end)
         if tag >> 3 != command_type or tag & 7 != LENGTH_DELIMITED:
@@ -400,7 +399,7 @@ class Decoder:
         if command_type == _REDELIVER:
             return ManyIds("REDELIVER", data, start, end, max_words)
         if command_type in _SCANNED_TYPES:
-            raise ProtocolViolation(f"the field {field.name} has {end - start} bytes, which is too long")
+            raise ProtocolViolation(f"the {field.name} command has {end - start} bytes, which is too long")
         fields = FieldCount(self._max_fields)
         refusal = fields.refusal(data, start, end, getattr(pb.BaseCommand(), field.name))
         if refusal is None:
@@ -410,7 +409,7 @@ class Decoder:
         return CommandRefused(pb.BaseCommand.Type.Name(command_type), fields.request_id, refusal)
 
     def _decode_short(self, data: bytes, pos: int, events: list[Event]) -> int:
-        """Decode frames of less than 16 bytes at the end of the data. No SEND, ACK or FLOW is that short."""
+        """Decode frames of less than 16 bytes at the end of the data, which cannot be SEND, ACK or FLOW."""
         while len(data) - pos >= 8:
             total, size = _SIZES.unpack_from(data, pos)
             if pos + 4 + total > len(data):
@@ -433,7 +432,7 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
     try:
         parsed = pb.BaseCommand.FromString(command)
     except DecodeError as error:
-        raise ProtocolViolation("malformed command") from error
+        raise ProtocolViolation("the command cannot be decoded as protobuf") from error
     # Unknown types count as missing, like unknown enum values.
     if not parsed.IsInitialized() or not parsed.HasField(_FIELD_OF_TYPE[parsed.type]):
         raise ProtocolViolation("the command lacks one of its required fields")
@@ -457,9 +456,6 @@ def _has_broken_text(message: Message) -> bool:
 
 
 def _in_order(command: bytes) -> bytes:
-    """Return the command with its fields in order and without unknown ones. Raises ProtocolViolation if it is
-    malformed.
-    """
     parsed = _parse_any(command)
     ordered = pb.BaseCommand(type=parsed.type)
     name = _FIELD_OF_TYPE[parsed.type]
@@ -471,7 +467,7 @@ def _in_order(command: bytes) -> bytes:
 def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
     length, pos = decode(data, pos, end)
     if pos + length != end:
-        raise ProtocolViolation("malformed command")
+        raise ProtocolViolation("the command has a malformed type or length")
     return pos, end
 
 
@@ -479,12 +475,11 @@ def _skip(data: bytes, pos: int, end: int) -> int:
     tag, after_tag = decode(data, pos, end)
     # A tag in a non-minimal encoding may be one that the scanner looks for.
     if not 8 <= tag < 1 << 32 or (tag < 0x80 and after_tag - pos > 1):
-        raise ProtocolViolation("malformed tag")
+        raise ProtocolViolation("the command has a malformed field tag")
     return skip_field(data, tag, after_tag, end)
 
 
 def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, TxnId | None]:
-    """Scan a CommandSend with its tag at `pos`: (producer id, sequence id, highest sequence id, is chunk, transaction)."""
     pos, end = _enter(data, pos + 1, end)
     producer_id = sequence_id = -1
     highest = is_chunk = 0
@@ -532,9 +527,9 @@ def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
 
 
 def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: list[Event]) -> Ack | None:
-    """Scan one CommandAck, and return the event that the next one may join.
+    """Decode one CommandAck. Return the event to which the next ACK may be added.
 
-    It joins `previous` if both are individual and request no receipt; otherwise it is a new event.
+    The ACK is added to `previous` if both are individual and request no receipt; otherwise it is a new event.
     """
     pos, end = _enter(data, pos, end)
     ack = Ack(-1)
@@ -588,7 +583,7 @@ def _join_groups(previous: list[tuple[int, list[int]]], groups: list[tuple[int, 
 
 
 def _ack_prefix(data: bytes, pos: int, end: int, ack: Ack | None) -> bytes:
-    """Return the bytes before the entry id of the scanned ACK, if the entry id ends it and is its only one; else
+    """Return the bytes before the entry id of the decoded ACK, if the entry id is its only one and its last field; else
     empty.
     """
     # size(4) 08 0a 52 len { 08 consumer 10 type 1a len { 08 ledger 10 entry } }, one byte of consumer id

@@ -1,4 +1,4 @@
-"""Bounded decompression of payloads, and recompression after messages were removed.
+"""Decompression of payloads with limits, and compression after messages were removed.
 
 Invariant: no function allocates or returns much more than the size passed to it. Data that does not decompress to
 exactly that size is damaged.

@@ -1,4 +1,4 @@
-"""Builder of entries in the clients' format, for entries that the broker or tools write or change."""
+"""Builder of entries that the broker or tools write or change, in the form in which clients send them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.wire.entry_metadata import MAGIC_CRC32C
 
 
 def framed(metadata: pb.MessageMetadata, payload: bytes, *, has_checksum: bool = True) -> bytes:
-    """Return `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`; the payload must match `metadata`."""
+    """Return the bytes of an entry: `[0x0e01 crc32c(4)] metadata_size(4) MessageMetadata payload`."""
     header = metadata.SerializeToString()
     if not has_checksum:
         return len(header).to_bytes(4, "big") + header + payload
@@ -39,8 +39,7 @@ def build_entry(
     replicate_to: Sequence[str] = (),
     schema_version: bytes = b"",
 ) -> bytes:
-    """Build a single message outside of a batch. Without payload it has a null value, which deletes its key in
-    compaction.
+    """Build an entry with a single message. Payload None is a null value, which deletes the key in compaction.
 
     `is_key_encoded`: the key is Base64 of the actual key.
     """

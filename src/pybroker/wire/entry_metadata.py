@@ -1,6 +1,6 @@
 """Reader of the few metadata fields of a stored entry that the broker needs, without protobuf objects.
 
-An entry is stored exactly as it was sent; `stored_entry.py` has the format. A prefix added by the broker is skipped.
+An entry is stored exactly as it was sent; `stored_entry.py` has the format. Broker metadata in front of it is skipped.
 Metadata over `LARGE_METADATA_BYTES` is parsed by protobuf as a `MetadataHead`, which has no properties: it takes 0.1 ms
 for 20,000 properties, where a Python loop takes 20 ms.
 """
@@ -49,7 +49,7 @@ NO_KEY = b"NONE_KEY"
 
 
 def message_start(entry: bytes | memoryview) -> int:
-    """Return the offset of the entry as the client sent it: after the broker's prefix, or 0 without one."""
+    """Return the offset of the client's bytes in an entry: after the broker metadata, or 0 without it."""
     if entry[:2] != b"\x0e\x02":
         return 0
     return min(_CHECKSUM_SIZE + int.from_bytes(entry[2:6], "big"), len(entry))
@@ -91,10 +91,7 @@ def entry_head(entry: bytes) -> MetadataHead:
 
 
 def message_count(data: bytes, start: int, end: int) -> int:
-    """Return `num_messages_in_batch` of the MessageMetadata at [start, end), 1 for a single message.
-
-    One search for the tag's byte usually shows that the field is missing.
-    """
+    """Return `num_messages_in_batch` of the MessageMetadata in `data[start:end]`; 1 for a single message."""
     if data.find(NUM_MESSAGES_BYTE, start, end) < 0:
         return 1
     count = 1
@@ -109,7 +106,7 @@ def message_count(data: bytes, start: int, end: int) -> int:
             else:
                 pos = skip_field(data, tag, pos, end)
     if not 0 < count < 1 << 31:
-        raise ProtocolViolation(f"num_messages_in_batch is {count}")
+        raise ProtocolViolation(f"num_messages_in_batch is {count} in the message metadata: it must be at least 1")
     return count
 
 
@@ -149,7 +146,9 @@ def has_marker_type(data: bytes, start: int, end: int) -> bool:
 
 
 def is_marker(entry: bytes) -> bool:
-    """Return whether the entry is a marker, which brokers write and consumers never receive. Never raises."""
+    """Return whether the entry is a marker (of a transaction or a replicated subscription), which consumers never
+    receive. Never raises.
+    """
     try:
         return has_marker_type(entry, *metadata_span(entry))
     except ProtocolViolation:
@@ -172,9 +171,8 @@ def is_encrypted(entry: bytes) -> bool:
 
 
 def publish_time_ms(entry: bytes) -> int:
-    """Return the publish time of the client's clock; 0 if it is missing or invalid.
-
-    Never raises, because the ledger index, searches by time and expiry must continue after an invalid entry.
+    """Return the publish time of an entry by the client's clock, in milliseconds since 1970; 0 if it is missing or
+    invalid. Never raises.
     """
     try:
         pos, end = metadata_span(entry)
@@ -216,15 +214,11 @@ def deliver_at_ms(entry: bytes) -> int:
 
 
 def _not_negative(time_ms: int) -> int:
-    """Return 0 for a negative time, which is in the past."""
     return time_ms if time_ms < 1 << 63 else 0
 
 
 def chunk_of(entry: bytes) -> Chunk | None:
-    """Return message and number of the chunk in this entry; None for a whole message.
-
-    Never raises. One search for the tag usually suffices.
-    """
+    """Return the chunk that an entry contains; None for a whole message. Never raises."""
     uuid = b""
     index = count = 0
     try:
@@ -253,9 +247,10 @@ def chunk_of(entry: bytes) -> Chunk | None:
 
 
 def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
-    """Return the producer's name and the highest sequence id that the entry completes, unsigned as on the wire.
+    """Return the producer's name and the highest sequence id of an entry, unsigned as in the protocol, for
+    deduplication.
 
-    None for a chunk that is not the last one, for a marker, and for invalid metadata.
+    None for a chunk that is not the last one of its message, for a marker, and for invalid metadata.
     """
     name = ""
     sequence_id = highest = 0
@@ -291,11 +286,10 @@ def stored_sequence_id(entry: bytes) -> tuple[str, int] | None:
 
 
 def sticky_key(entry: bytes) -> bytes:
-    """Return the key by which Key_Shared subscriptions select the consumer: the ordering key; without it the key,
-    decoded from base64 if the producer encoded it; without both, producer name and sequence id.
+    """Return the key by which Key_Shared subscriptions select the consumer of an entry: the ordering key; without it
+    the key, decoded from base64 if the producer encoded it; without both, producer name and sequence id.
 
-    For a batch, only the metadata of the entry counts, not of its messages. An entry with unreadable metadata has the
-    key NONE_KEY, because it is too late to refuse the entry.
+    The metadata of the messages in a batch does not count. An entry with invalid metadata has the key NONE_KEY.
     """
     try:
         pos, end = metadata_span(entry)
@@ -317,7 +311,9 @@ def _sticky_key_of(head: MetadataHead) -> bytes:
 
 
 def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
-    """Scan for the key. Called once per entry of a Key_Shared subscription, so short fields cost no function call."""
+    """Scan the metadata for the key. Called once per entry of a Key_Shared subscription, so short fields cost no
+    function call.
+    """
     partition_key = producer_name = None
     sequence_id_at = -1
     is_base64 = False

@@ -1,7 +1,7 @@
-"""Messages of one stored entry for display: keys, sizes and properties, as far as they can be read.
+"""Messages of one stored entry for display: keys, sizes and properties.
 
-Publishers control the bytes, so no function raises, and results are bounded: long keys and many properties are
-truncated and marked. A batch is opened only if its declared size is within the caller's limit. Of an encrypted or
+Publishers control the bytes, so no function raises, and results are limited: long keys and many properties are
+truncated and marked. A batch is decompressed only if its declared size is within the caller's limit. Of an encrypted or
 damaged batch, only the entry's metadata is returned.
 """
 
@@ -34,8 +34,7 @@ class MessageOfEntry(NamedTuple):
     """A message of an entry for display. `batch_index` is -1 for an entry that is not a batch. `size_bytes` is the
     stored size, or for a message of a batch its uncompressed payload; -1 if unknown.
 
-    `key` is the key by which Key_Shared would select the consumer of this message alone: the ordering key, else the
-    key.
+    `key` is the key by which Key_Shared would select the consumer of this message: the ordering key, else the key.
     """
 
     batch_index: int
@@ -47,7 +46,7 @@ class MessageOfEntry(NamedTuple):
 
 
 class EntryView(NamedTuple):
-    """The messages of an entry for display. `problem` is the reason why the messages cannot be separated; empty if they
+    """The messages of an entry for display. `problem` is the reason why they cannot be shown separately; empty if they
     can.
     """
 
@@ -60,7 +59,9 @@ class EntryView(NamedTuple):
 
 
 def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
-    """Return whether the entry is large or declares a large size."""
+    """Return whether the entry is large, declares an uncompressed size above `quick_bytes`, or has very many
+    messages.
+    """
     if len(entry) > quick_bytes:
         return True
     try:
@@ -156,7 +157,8 @@ def _message(key: bytes | None, pairs: Iterable[tuple[str, str]], batch_index: i
 
 
 def _properties_at(entry: bytes, pos: int, end: int) -> Iterator[tuple[str, str]]:
-    """Yield the properties of the MessageMetadata at [pos, end) one by one, because there may be hundreds of thousands.
+    """Yield the properties of the MessageMetadata in `entry[pos:end]` one by one, because there may be hundreds of
+    thousands.
 
     Stops at the first invalid property, and after `_MAX_OTHER_FIELDS` other fields.
     """
@@ -179,5 +181,4 @@ def _properties_at(entry: bytes, pos: int, end: int) -> Iterator[tuple[str, str]
 
 
 def _time(value: int) -> int:
-    """Return 0 for times beyond the signed range, which are invalid."""
     return value if value < 1 << 63 else 0

@@ -1,9 +1,8 @@
-"""Incremental decoder of ACK and REDELIVER commands with many message ids, so that other connections are served in
-between.
+"""Incremental decoder of ACK and REDELIVER commands with many message ids.
 
-Such a command may be as long as a frame. It is scanned twice: first its fields, which may be in any order, then the
-ids, which are returned in slices of `SLICE_IDS`. Each slice is a smaller command, and the last one has the request id.
-Of a cumulative ACK only the last id is returned, because the others have no effect.
+Other connections are served between its steps. The command is scanned twice: first its fields, which may be in any
+order, then the ids, which are returned in slices of `SLICE_IDS`. Each slice is a smaller command, and the last one has
+the request id. Of a cumulative ACK only the last id is returned, because the others have no effect.
 
 Limits: a step scans at most `SLICE_STEPS` fields or words; only the command and one slice are in memory.
 """
@@ -42,14 +41,13 @@ NO_MORE = object()
 
 
 class ManyIds:
-    """The fields of CommandAck or CommandRedeliverUnacknowledgedMessages in `data` at [start, end)."""
+    """The fields of CommandAck or CommandRedeliverUnacknowledgedMessages in `data[start:end]`."""
 
     __slots__ = ("_data", "_end", "_max_words", "_start", "_steps", "command")
 
     def __init__(self, command: str, data: bytes, start: int, end: int, max_words: int) -> None:
-        """`command` is ACK or REDELIVER.
-
-        At most `max_words` words of an ack set are used: no batch has more messages.
+        """`command` is ACK or REDELIVER. Further words of an ack set than `max_words` are ignored: no batch has more
+        messages.
         """
         self.command = command
         self._data = data
@@ -59,11 +57,11 @@ class ManyIds:
         self._steps = 0
 
     def slices(self) -> Iterator[Slice]:
-        """Yield the command in slices. Raises ProtocolViolation at invalid data."""
+        """Yield the command as smaller commands. Raises ProtocolViolation for invalid data."""
         return self._acks() if self.command == "ACK" else self._redeliveries()
 
     def _is_over(self) -> bool:
-        """Count a step. Return whether other connections should be served now."""
+        """Count a unit of work. Return whether other connections should be served now."""
         self._steps += 1
         if self._steps < SLICE_STEPS:
             return False
@@ -134,7 +132,7 @@ class ManyIds:
             if self._is_over():
                 yield None
         if consumer_id < 0:
-            raise ProtocolViolation("REDELIVER without consumer id")
+            raise ProtocolViolation("the REDELIVER command has no consumer id")
         part = Redeliver(consumer_id, epoch)
         has_ids = False
         for found in self._ids(_REDELIVER_IDS_TAG, self._start):

@@ -1,8 +1,7 @@
 """Encoder of the commands that the broker sends.
 
-SEND_RECEIPT and MESSAGE are encoded by hand, many at a time; all other commands are protobuf objects. If the
-compiled core is available, it encodes the first two instead of the Python functions here. Benchmark: `make
-bench`, cases `publish_1k` and `pubsub_1k`.
+SEND_RECEIPT and MESSAGE are encoded without protobuf, many at a time, by the compiled core or the Python functions here
+(`core.py`). All other commands are protobuf objects.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ _KEEPING_CONNECTION = ("is being unloaded", "Failed to acquire ownership", "Keep
 
 
 def code_and_text(failure: BrokerError) -> tuple[pb.ServerError, str]:
-    """Return the error code and text to send.
+    """Return the protocol's error code and the text for an error response.
 
     On ServiceNotReady, clients based on the C++ client (Python, Node.js) close the connection with all its producers
-    and consumers, unless the text contains one of three phrases of Pulsar. This broker never requires that, so a phrase
-    is added to other texts.
+    and consumers, unless the text contains one of three phrases of Pulsar. The function adds a phrase to other texts.
     """
     text = str(failure)
     if isinstance(failure, ServiceNotReady) and not any(phrase in text for phrase in _KEEPING_CONNECTION):
@@ -41,7 +39,7 @@ def code_and_text(failure: BrokerError) -> tuple[pb.ServerError, str]:
 
 
 def frame(command: pb.BaseCommand) -> bytes:
-    """Encode `total(4) size(4) BaseCommand`."""
+    """Encode a command as a frame: `total(4) size(4) BaseCommand`."""
     body = command.SerializeToString()
     return _SIZES(len(body) + 4, len(body)) + body
 
@@ -61,7 +59,9 @@ def python_send_receipts(
     ledger_id: int,
     first_entry_id: int,
 ) -> bytes:
-    """Encode the receipts of one producer's run of entries, as whole frames. A highest sequence id of 0 means none."""
+    """Encode SEND_RECEIPT commands for consecutive entries of one producer. A highest sequence id of 0 means that there
+    is none.
+    """
     producer = b"\x08" + encode(producer_id) + b"\x10"
     ledger = b"\x08" + encode(ledger_id) + b"\x10"
     count = len(sequence_ids)
@@ -128,9 +128,8 @@ def python_messages(
     consumer_epoch: int,
     partition: int,
 ) -> tuple[list[bytes], int, int]:
-    """Encode MESSAGE frames. Return parts to write in order, their total bytes, and the bytes of the largest payload.
-
-    Payloads are not copied. -1 omits `consumer_epoch` or `partition`.
+    """Encode MESSAGE commands for entries of one ledger. Return parts to write in order, their total bytes, and the bytes
+    of the largest payload. Payloads are not copied. -1 omits `consumer_epoch` or `partition`.
     """
     # MESSAGE: 08 09 4a len { 08 consumer  12 len { 08 ledger  10 entry  18 partition }  20 ack_set ..  18 redeliveries  28 epoch }
     consumer = b"\x08" + encode(consumer_id) + b"\x12"
@@ -223,7 +222,7 @@ def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """Encode the notice that the topic is terminated and completely read."""
+    """Encode REACHED_END_OF_TOPIC: the topic is terminated, and the consumer has received all messages."""
     command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
     command.reachedEndOfTopic.consumer_id = consumer_id
     return frame(command)

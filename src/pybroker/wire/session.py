@@ -1,10 +1,10 @@
-"""States of a client session: legal commands in each state, and keep-alive.
+"""States of a client session: the commands that are legal in each state, and keep-alive.
 
     CONNECTING --CONNECT ok--> CONNECTED --anything fatal--> CLOSED
         |                          ^
         +--needs another step--> AUTHENTICATING --AUTH_RESPONSE ok--+
 
-As in Pulsar, a command that the table does not allow closes the connection.
+As in Pulsar, a command that is not legal closes the connection.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _TRANSITIONS: dict[SessionState, frozenset[SessionState]] = {
 
 
 class KeepAlive(enum.Enum):
-    """Action of the broker when a keep-alive interval ends."""
+    """The action of the broker when a keep-alive interval ends."""
 
     NOTHING = "nothing"
     PING = "ping"
@@ -109,7 +109,7 @@ class Session:
     def require_legal(self, command_type: pb.BaseCommand.Type) -> None:
         if command_type not in LEGAL_COMMANDS[self.state]:
             name = pb.BaseCommand.Type.Name(command_type)
-            raise ProtocolViolation(f"{name} is not legal while {self.state.value}")
+            raise ProtocolViolation(f"{name} is not legal in the session state {self.state.value}")
 
     @property
     def knows_active_consumer(self) -> bool:
@@ -120,7 +120,7 @@ class Session:
         return is_known and self.protocol_version >= END_OF_TOPIC_VERSION
 
     def heard(self) -> None:
-        """Record a received frame; any frame proves that the peer is alive."""
+        """Record that a frame was received, which proves that the client is alive."""
         self._heard_since_tick = True
         self._pinged = False
 

@@ -1,9 +1,9 @@
-"""A stored entry taken apart: its metadata, its payload, and the messages of a batch.
+"""The format of a stored entry: its metadata, its payload, and the messages of a batch.
 
     entry    [0x0e02 size(4) BrokerEntryMetadata]  [0x0e01 crc32c(4)]  size(4) MessageMetadata  payload
     batch    for each message: size(4) SingleMessageMetadata value
 
-The payload is compressed and then encrypted, as stated in MessageMetadata. The uncompressed payload of a batch has the
+The payload is compressed and then encrypted, as MessageMetadata states. The uncompressed payload of a batch has the
 second form. `entry_metadata.metadata_span` finds MessageMetadata; `compression.decompress` decompresses a payload.
 
 Other readers of the format: `entry_metadata`, `broker_entry_metadata` and `commands` on hot paths, without protobuf
@@ -30,11 +30,11 @@ def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
 
 
 def messages_of_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, int, int]]:
-    """Yield the metadata of each message and the span of its value in `payload`, the uncompressed payload of a batch.
+    """Yield the metadata of each message, and start and end of its value in `payload`, the uncompressed payload of a
+    batch.
 
     Raises DamagedPayload if `payload` is too short for `count` messages, DecodeError if a message's metadata is
-    invalid. Consecutive messages with identical metadata share one object, because parsing is the most expensive step.
-    Callers must not change it.
+    invalid. Consecutive messages with identical metadata share one object, which callers must not change.
     """
     payload_bytes = len(payload)
     header = b""

@@ -1,4 +1,4 @@
-"""Transaction fields in an entry's metadata: the transaction of a message, or the end that a marker records."""
+"""Transaction fields in an entry's metadata: of a message, or of a commit or abort marker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKER_PRODUCER = "pulsar.marker"
 
 
 class OfTransaction(NamedTuple):
-    """The transaction to which an entry belongs, or whose end a marker records."""
+    """The transaction to which an entry belongs, or whose commit or abort a marker records."""
 
     txn: TxnId
     ends: TxnAction | None
@@ -29,7 +29,7 @@ class OfTransaction(NamedTuple):
 
 
 def of_transaction(entry: bytes) -> OfTransaction | None:
-    """Return the transaction of an entry; None without one, and for invalid metadata. Never raises."""
+    """Return the transaction of an entry; None if it has none or its metadata is invalid. Never raises."""
     try:
         start, end = metadata_span(entry)
         if entry.find(_LEAST_BYTES, start, end) < 0:
@@ -51,8 +51,7 @@ def of_transaction(entry: bytes) -> OfTransaction | None:
 def put_into(entry: bytes, txn: TxnId) -> bytes | None:
     """Return the entry with `txn` added to its metadata; None if it already has a transaction or is invalid.
 
-    Some clients send a message's transaction in the command only. The stored entry needs it for the time after a
-    restart.
+    Some clients send a message's transaction in the command only, but the broker recovers it from the stored entry.
     """
     try:
         start, end = metadata_span(entry)
@@ -66,7 +65,9 @@ def put_into(entry: bytes, txn: TxnId) -> bytes | None:
 
 
 def is_end_marker(entry: bytes) -> bool:
-    """Return whether the entry is a transaction's end marker, which only the broker may write. Never raises."""
+    """Return whether the entry is the commit or abort marker of a transaction, which only the broker may write. Never
+    raises.
+    """
     try:
         metadata = entry_head(entry)
     except ProtocolViolation:

@@ -1,7 +1,4 @@
-"""Protobuf varints, optimized for Python: two table lookups for any value below 2^28.
-
-Benchmark: `publish_1k` of `make bench` (a receipt holds three varints, a message header three).
-"""
+"""Encoding and decoding of protobuf varints, optimized for Python: two table lookups for any value below 2^28."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _MORE: list[bytes] = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value 
 
 
 def encode(value: int) -> bytes:
-    """Encode an unsigned 64-bit value; negative values as protobuf's two's complement of 64 bits."""
+    """Encode an unsigned 64-bit value, or a negative value in two's complement of 64 bits."""
     if 0 <= value < 0x4000:
         return _LAST[value]
     if 0 <= value < 0x10000000:
@@ -32,9 +29,9 @@ def encode(value: int) -> bytes:
 
 
 def encode_range(first: int, count: int) -> tuple[list[bytes], bytes] | None:
-    """Encode `count` consecutive values as (varying parts, common end), without work per value.
+    """Encode `count` consecutive values as (first bytes of each value, common last bytes), without work for each value.
 
-    Return None unless all have one length and are in one block of 2^14; the caller then encodes them one by one.
+    Return None unless all have the same length and the same last bytes; the caller then encodes them one by one.
     """
     last = first + count - 1
     low = first & 0x3FFF
@@ -46,7 +43,9 @@ def encode_range(first: int, count: int) -> tuple[list[bytes], bytes] | None:
 
 
 def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """Return the value at `pos` and the position after it. Raises ProtocolViolation if it does not end before `end`."""
+    """Return the varint at offset `pos` of `data`, and the offset after it. Raises ProtocolViolation if it does not end
+    before `end`.
+    """
     result = 0
     shift = 0
     while pos < end:
@@ -58,7 +57,7 @@ def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise ProtocolViolation("malformed varint")
+    raise ProtocolViolation("a number (varint) in the message is malformed or incomplete")
 
 
 def skip_field(data: bytes, tag: int, pos: int, end: int) -> int:
@@ -73,7 +72,7 @@ def skip_field(data: bytes, tag: int, pos: int, end: int) -> int:
     elif wire_type == 5:
         pos += 4
     else:
-        raise ProtocolViolation(f"unsupported wire type {wire_type}")
+        raise ProtocolViolation(f"a field of the message has the unsupported wire type {wire_type}")
     if pos > end:
         raise ProtocolViolation("a field extends beyond the end of its message")
     return pos

@@ -1,4 +1,4 @@
-"""Addresses of the servers of one ZooKeeper ensemble, and the node below which the client works (chroot)."""
+"""The addresses of ZooKeeper servers, and the node below which the client works (chroot)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ServerAddresses:
 
     @classmethod
     def parse(cls, text: str) -> ServerAddresses:
-        """Parse `host1:2181,host2,[::1]:2181/chroot`. Raises ValueError; its text contains the wrong part."""
+        """Parse `host1:2181,host2,[::1]:2181/chroot`. Raises ValueError, whose text contains the wrong part."""
         hosts, slash, chroot = text.strip().partition("/")
         servers = tuple(_server(part.strip(), text) for part in hosts.split(",") if part.strip())
         if not servers:

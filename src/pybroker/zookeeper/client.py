@@ -1,4 +1,4 @@
-"""The client: sockets, timers and futures around the rules of `session.py`.
+"""The ZooKeeper client: sockets, timers and futures around the rules of `session.py`.
 
 Operation: one task keeps a connection to one of the servers. Requests are written at once, all of one loop iteration
 together, and answered in their order. Without a connection they wait, up to `operation_timeout_ms` and
@@ -80,7 +80,7 @@ _PARENT_ATTEMPTS = 5  # a container may be deleted between the creations of pare
 
 
 def boot_time_ms() -> float:
-    """Return milliseconds of a clock that also counts while the machine is suspended, where the system has one."""
+    """Return the time in milliseconds of a clock that also counts while the machine sleeps, if the system has one."""
     return (time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)) * 1000
 
 
@@ -162,7 +162,7 @@ class Watch:
         return event.path == self.path
 
     def remove(self) -> None:
-        """End the watch. The server is asked to remove it; the call does not wait for the response."""
+        """End the watch, and ask the server to remove it, without waiting for the response."""
         self._remove(self)
 
 
@@ -234,7 +234,6 @@ class ZooKeeperClient:
 
     @property
     def session_id(self) -> int:
-        """The id of the session; 0 without a session."""
         return self._session.session_id
 
     @property
@@ -243,22 +242,22 @@ class ZooKeeperClient:
 
     @property
     def last_zxid(self) -> int:
-        """The id (zxid) of the newest change that a response to this client included. Later changes have higher ids."""
+        """The id (zxid) of the newest change of ZooKeeper that a response to this client included."""
         return self._session.last_zxid
 
     def holds_session(self) -> bool:
-        """Return whether the session certainly exists now. The result depends on the clock, so it is correct even
-        immediately after the process was frozen.
+        """Return whether the session certainly exists now. The result is correct even immediately after the process was
+        frozen, because it depends on the clock.
         """
         return self._session.holds(self._clock_ms())
 
     def confirmed_ago_ms(self) -> float:
-        """Return how many milliseconds ago the newest request was sent that the server has answered."""
+        """Return the age in milliseconds of the newest request to which the server has responded."""
         return self._clock_ms() - self._session.confirmed_ms
 
     def listen(self, listener: SessionListener) -> None:
-        """Register `listener`, which is called for each event of the session, before requests that fail because of the
-        event raise. It must not raise.
+        """Call `listener` for each event of the session, before requests that fail because of the event raise. It must
+        not raise.
         """
         self._listeners.append(listener)
 
@@ -283,7 +282,7 @@ class ZooKeeperClient:
             raise
 
     async def close(self) -> None:
-        """End the session, so that its ephemeral nodes disappear at once. Idempotent. No more events follow."""
+        """End the session, so that its ephemeral nodes disappear at once. No more events follow. Idempotent."""
         self._listeners.clear()
         if self._session.state is SessionState.CONNECTED and self._link is not None:
             closing = self._submit(Operation.CLOSE_SESSION, b"", "", wire.read_nothing)
@@ -308,9 +307,9 @@ class ZooKeeperClient:
     async def end_session(
         addresses: ServerAddresses, options: ClientOptions, ticket: SessionTicket, deadline_s: float
     ) -> None:
-        """End a session that another process began and does not use any more: its ephemeral nodes disappear at once.
-
-        Does nothing if the session has ended. Raises ConnectionLoss without a server in time, and AuthFailed.
+        """End the session of another process that does not run any more, so that its ephemeral nodes disappear at once.
+        Does nothing if the session has ended. Raises ConnectionLoss if no server responds within `deadline_s` seconds,
+        and AuthFailed.
         """
         client = ZooKeeperClient(addresses, options)
         client._session.resume(ticket)
@@ -320,27 +319,24 @@ class ZooKeeperClient:
     # --- operations --------------------------------------------------------------------------------------------------
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
-        """Return value and stat. Raises NoNode."""
         return await self._submit(Operation.GET, wire.path_and_no_watch(self._full(path)), path, wire.read_value)
 
     async def exists(self, path: str) -> Stat | None:
-        """Return the stat of the node; None if it does not exist."""
         try:
             return await self._submit(Operation.EXISTS, wire.path_and_no_watch(self._full(path)), path, wire.read_stat)
         except NoNode:
             return None
 
     async def children(self, path: str) -> list[str]:
-        """Return the names of the children in no order. Raises NoNode."""
+        """Return the names of a node's children, in no order. Raises NoNode."""
         body = wire.path_and_no_watch(self._full(path))
         return await self._submit(Operation.CHILDREN, body, path, wire.read_children)
 
     async def create(
         self, path: str, value: bytes = b"", mode: CreateMode = CreateMode.PERSISTENT, *, makes_parents: bool = False
     ) -> tuple[str, Stat]:
-        """Create a node; return its path, which is longer than `path` for a sequential one, and its stat.
-
-        `makes_parents` creates missing parents as containers. Raises NodeExists, and NoNode without the parent.
+        """Create a node. Return its path, which is longer than `path` for a sequential node, and its stat.
+        `makes_parents`: create missing parents as containers. Raises NodeExists, and NoNode without the parent.
         """
         for attempt in range(_PARENT_ATTEMPTS):
             body = wire.create_body(self._full(path), value, mode, self._acl)
@@ -357,7 +353,7 @@ class ZooKeeperClient:
         raise AssertionError("a loop of attempts ended without a result")
 
     async def set(self, path: str, value: bytes, version: int = ANY_VERSION) -> Stat:
-        """Replace the value. Raises NoNode, BadVersion."""
+        """Replace the value of a node. Raises NoNode, BadVersion."""
         body = wire.set_body(self._full(path), value, version)
         return await self._submit(Operation.SET, body, path, wire.read_stat)
 
@@ -384,7 +380,7 @@ class ZooKeeperClient:
         ]
 
     async def multi_read(self, reads: Sequence[ReadOp]) -> list[ReadResult]:
-        """Return the result of each read, which is an error if it failed. All results are from one moment."""
+        """Return the result of each read, which is an error for a read that failed. All results are from one moment."""
         body = wire.multi_read_body([read._replace(path=self._full(read.path)) for read in reads])
         paths = [read.path for read in reads]
         return await self._submit(Operation.MULTI_READ, body, "", lambda reader: wire.read_multi_read(reader, paths))
@@ -396,9 +392,8 @@ class ZooKeeperClient:
     # --- watches -----------------------------------------------------------------------------------------------------
 
     def watch(self, path: str, listener: EventListener, *, is_recursive: bool) -> Watch:
-        """Report changes from now on, also in later sessions. The node need not exist. `listener` must not fail.
-
-        A server that answers a request made after this call has the watch. If the server refuses the watch, no events
+        """Call `listener` for each change of the node (and of all nodes below it, if recursive) from now on, also in
+        later sessions. The node need not exist. `listener` must not raise. If the server refuses the watch, no events
         come, and the future `added` raises the error.
         """
         assert all(each.is_recursive == is_recursive for each in self._watches if each.path == path)

@@ -34,7 +34,9 @@ class SaslCredentials(NamedTuple):
 
 
 class DigestLogin:
-    """One login. `step` takes each token of the server in order. `client_nonce` is unpredictable text without quotes."""
+    """One login. Call `step` with each token of the server in order. `client_nonce` is unpredictable text without
+    quotes.
+    """
 
     def __init__(self, credentials: SaslCredentials, client_nonce: str, digest_uri: str = DIGEST_URI) -> None:
         self._digest_uri = digest_uri
@@ -47,7 +49,7 @@ class DigestLogin:
         return self._credentials.user
 
     def step(self, token: bytes) -> bytes | None:
-        """Return the next token for the server; None if the login is complete. Raises AuthFailed."""
+        """Return the next SASL token for the server; None if the login is complete. Raises AuthFailed."""
         if self._expected_proof is None:
             return self._response(token)
         proof = _single(_directives(token), "rspauth")

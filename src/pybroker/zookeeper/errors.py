@@ -109,7 +109,7 @@ _TEXTS = {
 
 
 def error_of(code: int, path: str) -> ZooKeeperError:
-    """Return the error of a server's code."""
+    """Return the error for a result code of the server. `path`: the node of the request."""
     text = _TEXTS.get(code, f"error {code} of the server")
     where = f"{path}: " if path else ""
     return ZooKeeperError.by_code.get(code, ZooKeeperError)(f"{where}{text}", path)

@@ -1,4 +1,4 @@
-"""Reads user and password for SASL from a JAAS file, the configuration of Java's login modules, as ZooKeeper clients use it.
+"""Reads user and password for SASL from a JAAS file, the configuration of Java's login modules:
 
 Client {
     org.apache.zookeeper.server.auth.DigestLoginModule required
@@ -21,7 +21,9 @@ _TOKEN = re.compile(
 
 
 def sasl_credentials(text: str, section: str) -> SaslCredentials:
-    """Return user and password of the section. Raises ValueError; its text contains no value of the file."""
+    """Return user and password in a section of the JAAS file `text`. Raises ValueError, whose text contains no value of
+    the file.
+    """
     tokens = _tokens(text)
     try:
         start = tokens.index(section)

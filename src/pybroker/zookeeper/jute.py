@@ -42,7 +42,6 @@ class Reader:
         return self.position >= len(self._data)
 
     def unpack(self, layout: Struct) -> tuple[int, ...]:
-        """Read the numbers of a fixed layout."""
         try:
             values: tuple[int, ...] = layout.unpack_from(self._data, self.position)
         except struct_error as error:

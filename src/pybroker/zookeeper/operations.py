@@ -1,4 +1,4 @@
-"""Encoding of ZooKeeper's requests and decoding of its responses, as pure functions for each operation.
+"""Encoding of ZooKeeper's requests and decoding of its responses. Pure.
 
 Paths are as the server sees them, so they include the chroot. Layout of a request: length i32, xid i32, operation i32,
 body. Layout of an answer: length i32, xid i32, zxid i64, error i32, body, which is absent after an error.
@@ -161,12 +161,11 @@ def read_stat(reader: Reader) -> Stat:
 
 
 def path_and_no_watch(path: str) -> bytes:
-    """Encode the body of EXISTS, GET and CHILDREN, without a watch."""
+    """Encode the body of an EXISTS, GET or CHILDREN request, which sets no watch."""
     return pack_text(path) + b"\0"
 
 
 def path_and_version(path: str, version: int) -> bytes:
-    """Encode the body of DELETE and CHECK."""
     return pack_text(path) + pack_int(version)
 
 
@@ -219,7 +218,9 @@ def remove_watches_body(path: str) -> bytes:
 
 
 def set_watches_body(last_zxid: int, persistent: list[str], recursive: list[str]) -> bytes:
-    """Encode the body that sets persistent watches again. The three lists of one-time watches stay empty."""
+    """Encode the body of a request that sets persistent watches again in a new connection. `last_zxid`: the id of the
+    newest change that the client knows.
+    """
     nothing = pack_texts([])
     return b"".join((pack_long(last_zxid), nothing, nothing, nothing, pack_texts(persistent), pack_texts(recursive)))
 
@@ -248,7 +249,7 @@ def read_children(reader: Reader) -> list[str]:
 
 
 def read_nothing(reader: Reader) -> None:
-    """Decode the response to a request without a result."""
+    """Decode the body of a response without a result."""
 
 
 def read_multi(reader: Reader) -> list[ChangeResult]:
@@ -282,7 +283,7 @@ def read_multi(reader: Reader) -> list[ChangeResult]:
 
 
 def read_multi_read(reader: Reader, paths: Sequence[str]) -> list[ReadResult]:
-    """Decode the response to a multi-read. `paths` are the paths in the request, for error texts."""
+    """Decode the response to a multi-read. `paths`: the paths in the request, for the texts of errors."""
     results: list[ReadResult] = []
     while True:
         operation, is_end, _ = reader.unpack(_MULTI_HEADER)
@@ -302,6 +303,6 @@ def read_multi_read(reader: Reader, paths: Sequence[str]) -> list[ReadResult]:
 
 
 def read_event(reader: Reader) -> NodeEvent | None:
-    """Decode a watch event. Return None for an event that is not about a node, or of an unknown type."""
+    """Decode an event of a watch; None if it is not about a node, or of an unknown type."""
     number, _, path = reader.integer(), reader.integer(), reader.text()
     return NodeEvent(NodeEventType(number), path) if 1 <= number <= 4 else None

@@ -1,13 +1,12 @@
 """The rules of one ZooKeeper session, without IO: bytes and times in, bytes and events out. `client.py` drives it.
 
 A session lives in the servers and moves between connections. The server forgets it when it has received nothing for the
-negotiated timeout, and deletes its ephemeral nodes. A client without a connection is not notified. So it must decide
-by its own clock that the session is lost, and earlier than the server.
+negotiated timeout, and deletes its ephemeral nodes. A client without a connection is not notified. So it must decide by
+its own clock that the session is lost, and earlier than the server.
 
 Deadline: `confirmed_ms` is the time at which the newest *answered* request was sent. The server received that request
-later, so it keeps the session at least until `confirmed_ms` + timeout. The session counts as lost at 5/6 of the
-timeout after it. The time of the response would be wrong: after this process was frozen, an old response may be in the
-socket's buffer.
+later, so it keeps the session at least until `confirmed_ms` + timeout. The session counts as lost at 5/6 of the timeout
+after it.
 
     CONNECTING --> CONNECTED <--> SUSPENDED        SUSPENDED, CONNECTED --> LOST (by the clock, or by the server)
                        ^------------- LOST         any state --> CLOSED
@@ -133,7 +132,9 @@ class FrameReader:
         self._bytes_to_drop = 0
 
     def feed(self, data: bytes) -> list[tuple[bytes, bool]]:
-        """Return each complete frame, and whether it was truncated. Raises DamagedAnswer for an impossible length."""
+        """Add received bytes. Return each frame that is complete now, and whether it was truncated. Raises
+        DamagedAnswer for an impossible length.
+        """
         frames: list[tuple[bytes, bool]] = []
         data = self._buffer + data if self._buffer else data
         position, end = 0, len(data)
@@ -211,9 +212,8 @@ class Session:
         return SessionTicket(self.session_id, self._password)
 
     def resume(self, ticket: SessionTicket) -> None:
-        """Request the session of `ticket` with the first connection.
-
-        If the server has ended it, the next connection requests a new session.
+        """Continue the session of `ticket` with the first connection. If the server has ended it, the next connection
+        begins a new session.
         """
         assert self.state is SessionState.CONNECTING, "before the first connection"
         self.session_id, self._password = ticket
@@ -221,9 +221,8 @@ class Session:
     # --- connections -------------------------------------------------------------------------------------------------
 
     def connect(self, now_ms: float) -> bytes:
-        """Begin a connection, and return the first bytes to send.
-
-        They request the current session, or a new one if there is none.
+        """Begin a connection. Return the first bytes to send, which request the current session, or a new one if there
+        is none.
         """
         assert not self._pending, "disconnected comes first"
         assert self.state is not SessionState.CONNECTED
@@ -238,8 +237,8 @@ class Session:
         return _LENGTH.pack(len(body)) + body
 
     def disconnected(self) -> tuple[list[object], SessionEvent | None]:
-        """Handle the end of the connection. Return the tokens of unanswered requests, and SUSPENDED if the session was
-        connected.
+        """Handle the end of the connection. Return the tokens of requests without a response, and SUSPENDED if the
+        session was connected.
         """
         tokens = [token for _, _, token in self._pending]
         self._pending.clear()
@@ -251,7 +250,7 @@ class Session:
         return tokens, SessionEvent.SUSPENDED
 
     def request(self, operation: Operation, body: bytes, token: object, now_ms: float) -> bytes:
-        """Return the bytes of a request. Pings, authentication and watches that are set again have no token."""
+        """Encode a request. Its response has the same `token`; requests of the client's own, such as pings, have None."""
         assert self.state is SessionState.CONNECTED or operation is Operation.SASL
         self._last_sent_ms = now_ms
         xid = _SPECIAL_XIDS.get(operation)
@@ -265,11 +264,12 @@ class Session:
 
     @staticmethod
     def farewell() -> bytes:
-        """Return a request that ends the connection's session, for a session that this side has given up."""
+        """Return the bytes that end the connection's session on the server, for a session that this client has given
+        up.
+        """
         return _REQUEST.pack(8, 0, Operation.CLOSE_SESSION)
 
     def close(self) -> None:
-        """Refuse all further use, because the client ends the session."""
         self.state = SessionState.CLOSED
 
     @property
@@ -279,9 +279,8 @@ class Session:
     # --- received bytes ----------------------------------------------------------------------------------------------
 
     def received(self, data: bytes, now_ms: float) -> list[Received]:
-        """Decode received bytes. After LOST the rest is dropped, and the caller must end the connection.
-
-        Raises DamagedAnswer, after which the connection cannot be used.
+        """Decode received bytes. After LOST the rest is dropped, and the caller must end the connection; after
+        DamagedAnswer too.
         """
         lost = self.check(now_ms)
         if lost is not None:
@@ -310,7 +309,7 @@ class Session:
         return LoginDue() if self._needs_login else self.opened()
 
     def opened(self) -> Established:
-        """Use the accepted connection, after its login if one is needed."""
+        """Use the accepted connection for requests. Call after the login if one is needed."""
         is_same = self._accepted.session_id == self.session_id
         self.session_id, self._password, self.timeout_ms = self._accepted
         self.confirmed_ms = self._connect_sent_ms
@@ -361,15 +360,15 @@ class Session:
         return self.confirmed_ms + self.timeout_ms * LOST_SHARE
 
     def holds(self, now_ms: float) -> bool:
-        """Return whether the session certainly exists at `now_ms`."""
+        """Return whether the session certainly exists at `now_ms` (the client's clock)."""
         return self.has_session and now_ms < self.lost_at_ms
 
     def check(self, now_ms: float) -> SessionEvent | None:
-        """Return LOST if the session's time is over; the connection, if there is one, must then end."""
+        """Return LOST if the session has timed out by `now_ms`; the caller must then end the connection."""
         return self._lose() if self.has_session and now_ms >= self.lost_at_ms else None
 
     def due(self, now_ms: float) -> Due:
-        """Return the action that the connection needs at `now_ms`. Call `check` first."""
+        """Return the action that the connection needs at `now_ms`, such as a ping. Call `check` first."""
         if self.state is not SessionState.CONNECTED:
             return Due.NOTHING
         oldest_ms = self._oldest_unanswered_ms()
@@ -378,7 +377,7 @@ class Session:
         return Due.PING if now_ms >= self._last_sent_ms + self.timeout_ms * PING_SHARE else Due.NOTHING
 
     def next_check_ms(self) -> float | None:
-        """Return the earliest time at which `check` or `due` may return a new result; None without a session."""
+        """Return when to call `check` and `due` next, in milliseconds of the client's clock; None without a session."""
         if not self.has_session:
             return None
         if self.state is SessionState.SUSPENDED:

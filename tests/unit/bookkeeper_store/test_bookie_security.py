@@ -25,7 +25,7 @@ JAAS = 'BookKeeper { org.apache.zookeeper.server.auth.DigestLoginModule required
             {"bookkeeperClientAuthenticationPlugin": "org.example.Other"},
             "the broker has only org.apache.bookkeeper.sasl",
         ),
-        ({"bookkeeperClientAuthenticationParametersName": "other"}, "has saslJaasClientSectionName"),
+        ({"bookkeeperClientAuthenticationParametersName": "other"}, "use saslJaasClientSectionName"),
         ({"bookkeeperClientAuthenticationParameters": "Missing"}, "no section Missing"),
         ({"bookkeeperClientSaslJaasFilePath": ""}, "set bookkeeperClientSaslJaasFilePath"),
     ],

@@ -111,7 +111,7 @@ async def test_nothing_is_stored_after_close() -> None:
         await world.life.storage.close()
         world.life.delay(world.positions)
         world.life.storage.store_runs()
-        with pytest.raises(StoreError, match="is closed"):
+        with pytest.raises(StoreError, match="is being closed"):
             await world.life.storage.store_change(world.positions[0], DUE_MS)
         assert world.stored() == []
 

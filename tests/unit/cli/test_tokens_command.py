@@ -139,7 +139,7 @@ def test_a_key_that_cannot_sign_is_told(
 @pytest.mark.parametrize("text", ["", "a.b", "a.b.c", "bnVsbA.bnVsbA.x", "W10.W10.", "." * 1000, "é.é.é"])
 def test_what_is_no_token_is_told_without_showing_it(text: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     Path("t").write_text(text)
-    assert "not a token" in refusal(capsysbinary, 1, "show", "-f", "t")
+    assert "the input is not a token" in refusal(capsysbinary, 1, "show", "-f", "t")
 
 
 def test_claims_stay_in_their_line(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

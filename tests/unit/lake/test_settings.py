@@ -33,7 +33,7 @@ def test_defaults_are_those_of_the_class_and_what_is_said_wins_over_the_file(tmp
         ({"format": "hudi"}, "iceberg, delta, parquet"),
         ({"commit_bytes": "many"}, "512m"),
         ({"workers": "0"}, "at least 1"),
-        ({"workers": "x"}, "not a number"),
+        ({"workers": "x"}, "use a number"),
         ({"partition_by": "hour"}, "publish-hour"),
         ({"start": "yesterday"}, "earliest"),
         ({"name": "a b"}, "--name"),

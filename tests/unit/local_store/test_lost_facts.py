@@ -54,7 +54,7 @@ def forget_facts(disk: FaultDisk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lose", "what"), [(remove, "is missing"), (empty, "is empty"), (forget_facts, "holds no facts")]
+    ("lose", "what"), [(remove, "is missing"), (empty, "is empty"), (forget_facts, "has an empty table of facts")]
 )
 @pytest.mark.parametrize("rest", ["ledgers", "journal", "all"])
 async def test_store_without_facts_is_refused_with_remedy(

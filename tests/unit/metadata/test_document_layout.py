@@ -148,7 +148,7 @@ async def test_lost_changes_of_an_earlier_layout_are_detected(tmp_path: Path) ->
         await store.put("/x", b"%d" % number)
     await store.close()
     write_layout_2(tmp_path / NAME, EARLIER, commits=7)  # One more was answered: that of the creation.
-    with pytest.raises(StoreError, match="contains only 7 changes of 8"):
+    with pytest.raises(StoreError, match="contains only 7 of 8 confirmed transactions"):
         await contents(tmp_path)
-    with pytest.raises(StoreError, match="contains only 7 changes of 8"):
+    with pytest.raises(StoreError, match="contains only 7 of 8 confirmed transactions"):
         await contents(tmp_path)

@@ -103,7 +103,7 @@ async def test_a_file_that_is_missing_or_empty_is_told(missing: str, is_emptied:
     if is_emptied:
         (tmp_path / "killed" / missing).touch()
     for _ in range(2):  # a refusal changes nothing
-        with pytest.raises(StoreError, match=r"changes of \d+ that were answered.*metadata\.end"):
+        with pytest.raises(StoreError, match=r"of \d+ confirmed transactions.*metadata\.end"):
             await read_all(tmp_path / "killed", list(contents))
     (tmp_path / "killed" / MARK).unlink()
     assert "/last" not in await read_all(tmp_path / "killed", list(contents)), "as the text says"
@@ -183,6 +183,6 @@ async def test_a_start_that_is_refused_leaves_no_file_open(tmp_path: Path) -> No
     await store.close()
     (tmp_path / NAME).unlink()
     for _ in range(2):
-        with pytest.raises(StoreError, match="contains only 0 changes"):
+        with pytest.raises(StoreError, match="contains only 0 of 2 confirmed transactions"):
             await opened(tmp_path)
         assert open_files(tmp_path) == []

@@ -13,8 +13,12 @@ from tests.unit.server.in_memory_connection import Peer, Server
 from pybroker.errors import CannotListen
 from pybroker.runtime.network import MakeProtocol, Network, Port
 from pybroker.server import listener
+from pybroker.server.bind_addresses import BindAddress
 from pybroker.server.listener import Listener
 from pybroker.wire.session import SessionState
+
+PLAIN = BindAddress("127.0.0.1", 6650, False, "brokerServicePort")
+TLS = BindAddress("127.0.0.1", 6651, True, "brokerServicePortTls")
 
 
 class FakePort:
@@ -59,7 +63,7 @@ def lose_when_closed(*peers: Peer) -> None:
 async def test_each_accepted_connection_has_its_own_protocol() -> None:
     server, network = Server(), FakeNetwork()
     bound = listener_of(server, network)
-    bound.bind("127.0.0.1", 6650, None, None)
+    bound.bind([PLAIN], None)
     assert (bound.port, bound.port_tls) == (6650, None)
     assert network.ports[0].make_protocol is None, "bound ports are not served yet"
     await bound.start()
@@ -72,11 +76,11 @@ async def test_failed_bind_names_all_ports_and_closes_bound_ones() -> None:
     server, network = Server(), FakeNetwork(6650, 6651)
     tls = cast(ssl.SSLContext, SimpleNamespace())
     with pytest.raises(CannotListen) as failure:
-        listener_of(server, network).bind("127.0.0.1", 6650, 6651, tls)
+        listener_of(server, network).bind([PLAIN, TLS], tls)
     assert len(failure.value.problems) == 2
     network.used = (6651,)
     with pytest.raises(CannotListen) as failure:
-        listener_of(server, network).bind("127.0.0.1", 6650, 6651, tls)
+        listener_of(server, network).bind([PLAIN, TLS], tls)
     assert len(failure.value.problems) == 1
     assert network.ports[0].is_closed
 
@@ -84,7 +88,7 @@ async def test_failed_bind_names_all_ports_and_closes_bound_ones() -> None:
 async def test_stop_refuses_new_connections_and_pauses_existing_ones() -> None:
     server, network = Server(), FakeNetwork()
     bound = listener_of(server, network)
-    bound.bind("127.0.0.1", 6650, None, None)
+    bound.bind([PLAIN], None)
     await bound.start()
     before = server.connect()
     bound.stop_reading()

@@ -1,7 +1,6 @@
-"""Routes of Pulsar features that this broker does not have: functions, IO connectors, packages.
+"""REST routes of Pulsar features that this broker does not have: functions, IO connectors, packages.
 
-Admin tools call these routes before they use a feature. The broker responds like a Pulsar broker without these
-features.
+Admin tools call these routes before they use a feature.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ def routes() -> list[Route]:
 
 
 async def refuse_functions(_call: Call) -> Response:
-    """Return 409, because there is no functions worker."""
+    """Return 409, because the broker has no functions worker."""
     raise AdminError(409, "Functions, sources and sinks cannot be used: this broker has no functions worker")
 
 
 async def refuse_packages(_call: Call) -> Response:
-    """Return 503, because there is no package storage."""
-    raise AdminError(503, "Package management is not supported by this broker")
+    """Return 503, because the broker has no package storage."""
+    raise AdminError(503, "Packages cannot be used: this broker has no package storage")

@@ -1,7 +1,7 @@
 """`/admin/v2/bookies`: bookies of the cluster and their racks, in the format of a Java broker.
 
-Without ledgers on BookKeeper, the lists are empty. Racks are shown as other tools of the cluster have stored them. This
-broker ignores racks when it chooses bookies, and does not change racks.
+This broker shows the racks that other tools have stored; it neither uses nor changes racks. If ledgers are not on
+BookKeeper, the lists are empty.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ async def get_rack(call: Call) -> Response:
 
 
 async def refuse_rack(call: Call) -> Response:
-    """Return 405, because this broker does not place entries by rack; 404 without ledgers on BookKeeper."""
+    """Reject a change of a bookie's rack: 405, because this broker does not place entries by rack; 404 if ledgers are
+    not on BookKeeper.
+    """
     call.require_superuser()
     if call.broker.ledgers.store.bookies() is None:
         raise AdminError(
@@ -71,7 +73,9 @@ async def refuse_rack(call: Call) -> Response:
 
 
 async def refuse_removal(call: Call) -> Response:
-    """Answer 404 for a bookie without a rack; otherwise like `refuse_rack`."""
+    """Reject the removal of a bookie's rack: 404 for a bookie without a rack, or if ledgers are not on BookKeeper; else
+    405.
+    """
     await get_rack(call)
     return await refuse_rack(call)
 

@@ -56,7 +56,7 @@ async def list_brokers(call: Call) -> Response:
 
 
 async def list_brokers_of_cluster(call: Call) -> Response:
-    """List the registered brokers of this broker's cluster. 412 for any other cluster."""
+    """List the registered brokers of this broker's cluster. 412 for any other cluster name."""
     call.require_superuser()
     return json_response(broker_ids(call))
 
@@ -76,7 +76,7 @@ async def get_leader(call: Call) -> Response:
 
 
 async def check_backlog_quotas(call: Call) -> Response:
-    """Check all backlog quotas now. The broker also checks them periodically."""
+    """Check the backlog quotas of all topics now, in addition to the periodic check."""
     call.require_superuser()
     await call.broker.maintenance.check_backlog_quotas()
     return no_content()
@@ -120,14 +120,14 @@ async def get_runtime_settings(call: Call) -> Response:
 
 
 async def get_overrides(call: Call) -> Response:
-    """Return the settings that were changed at run time. These changes survive restarts."""
+    """Return the dynamic configuration keys that were changed at run time. The changes survive restarts."""
     call.require_superuser()
     return json_response(call.broker.dynamic.overrides())
 
 
 async def set_override(call: Call) -> Response:
-    """Set a dynamic configuration key. The value takes effect immediately, and overrides the configuration file after a
-    restart. 412 if the key is not dynamic.
+    """Set a dynamic configuration key. The value takes effect immediately, and overrides the configuration file also
+    after restarts. 412 if the key is not dynamic.
 
     A key without effect in pybroker, or an invalid value, is stored and logged. `runtime` shows the effective values.
     """
@@ -137,7 +137,9 @@ async def set_override(call: Call) -> Response:
 
 
 async def remove_override(call: Call) -> Response:
-    """Restore the value from the start of the broker."""
+    """Remove the run-time change of a dynamic configuration key, so that the value from the broker's start applies
+    again.
+    """
     call.require_superuser()
     await call.broker.dynamic.unset(call.name("name"))
     return empty_ok()
@@ -167,7 +169,7 @@ async def list_owned_namespaces(call: Call) -> Response:
 
 
 async def get_internal_configuration(call: Call) -> Response:
-    """Return the locations of metadata and ledgers, in the format that Pulsar's tools expect."""
+    """Return the addresses of the metadata store and of the ledger store, in the format that Pulsar's tools expect."""
     call.require_superuser()
     config = call.config
     url = config.metadata_store_url or (
@@ -186,9 +188,9 @@ async def get_internal_configuration(call: Call) -> Response:
 
 
 async def shut_down(call: Call) -> Response:
-    """Stop the broker, as on SIGTERM: clients reconnect elsewhere, cursors are written.
+    """Stop the broker, as on SIGTERM. Clients reconnect to other brokers.
 
-    In a cluster, its bundles are handed over to other brokers first, at most `maxConcurrentUnloadPerSec` per second.
+    In a cluster, other brokers first take over its bundles, at most `maxConcurrentUnloadPerSec` per second.
     """
     call.require_superuser()
     if call.broker.request_stop is None:
@@ -205,8 +207,8 @@ async def shut_down(call: Call) -> Response:
 
 
 def _redirect_to_broker(call: Call, named: str) -> Response:
-    """Return a redirect (307) to the same path at a registered broker. Raises AdminError 404 if it is not
-    registered.
+    """Return a redirect (307) to the same path at the broker with the id `named`. Raises AdminError 404 if no such
+    broker is registered.
     """
     membership = call.broker.membership
     found = None if membership is None else membership.brokers().get(named)

@@ -1,7 +1,7 @@
 """`/admin/v2/clusters/{cluster}/...`: failure domains, namespace isolation policies, and migration of a cluster.
 
-Failure domains and isolation policies restrict the brokers that a cluster's leader chooses. The migration is stored and
-returned, but has no effect.
+Failure domains and isolation policies restrict the brokers to which the leader assigns bundles. The migration is only
+stored.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def delete_failure_domain(call: Call) -> Response:
 
 
 async def list_isolation_policies(call: Call) -> Response:
-    """List isolation policies. 404 if no isolation policy was ever set for the cluster."""
+    """List isolation policies. 404 if the cluster never had an isolation policy."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
@@ -97,8 +97,8 @@ async def get_isolation_policy(call: Call) -> Response:
 
 
 async def set_isolation_policy(call: Call) -> Response:
-    """Create or replace an isolation policy. Its patterns are RE2 regular expressions, without lookaround and
-    back-references. In this broker's cluster, namespaces are unloaded by `unload_scope`.
+    """Create or replace an isolation policy, and unload the affected namespaces of this broker's cluster by its
+    `unload_scope`. Its patterns are RE2 regular expressions, without lookaround and back-references.
     """
     cluster, name = _used_cluster(call), call.name("policy")
     try:
@@ -113,7 +113,7 @@ async def set_isolation_policy(call: Call) -> Response:
 
 
 async def _unload_namespaces(call: Call, policy: NamespaceIsolationData, former: NamespaceIsolationData | None) -> None:
-    """Unload the namespaces whose brokers may have changed, in a cluster of several brokers."""
+    """Unload the namespaces whose brokers the changed policy may exclude, in a cluster of several brokers."""
     ownership, resources = call.broker.ownership, call.resources
     if ownership is None:
         return
@@ -135,13 +135,17 @@ async def delete_isolation_policy(call: Call) -> Response:
 
 
 async def list_isolated_brokers(call: Call) -> Response:
-    """Return, for each broker of the cluster, the isolation policies that match it. 404 if the cluster never had any."""
+    """Return, for each broker of the cluster, the isolation policies that match it. 404 if the cluster never had an
+    isolation policy.
+    """
     policies = await _isolation_policies(call, _used_cluster(call))
     return json_response([isolation_of(each, policies) for each in broker_ids(call)])
 
 
 async def get_isolated_broker(call: Call) -> Response:
-    """Return the isolation policies that match a broker, which need not exist. 404 if the cluster never had any."""
+    """Return the isolation policies that match a broker, which need not exist. 404 if the cluster never had an
+    isolation policy.
+    """
     policies = await _isolation_policies(call, _used_cluster(call))
     return json_response(isolation_of(call.name("broker"), policies))
 
@@ -160,7 +164,9 @@ async def get_migration(call: Call) -> Response:
 
 
 async def set_migration(call: Call) -> Response:
-    """Set the migration target; `migrated=true` marks the migration as complete. Clients are not redirected."""
+    """Store the cluster to which this cluster migrates; `migrated=true` marks the migration as complete. Clients are
+    not redirected.
+    """
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
@@ -171,7 +177,6 @@ async def set_migration(call: Call) -> Response:
 
 
 def _used_cluster(call: Call) -> str:
-    """Return the cluster in the path. Raises AdminError 412 if it does not exist."""
     call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:

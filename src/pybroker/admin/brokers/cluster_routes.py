@@ -78,7 +78,7 @@ async def get_peers(call: Call) -> Response:
 
 
 async def set_peers(call: Call) -> Response:
-    """Set the peer clusters, which can replace this cluster after a failure. A body of `null` removes them."""
+    """Set the peer clusters, to which clients may fail over from this cluster. A body of `null` removes them."""
     call.require_superuser()
     name, peers = call.name("cluster"), await call.optional_json(list[str])
     _existing_cluster(call, name)

@@ -1,7 +1,6 @@
 """`/admin/v3/data-snapshots`: consistent snapshots of the data directory, which `pybroker backup` copies.
 
-Requires a superuser. The path is returned only to clients on the broker's host, because other clients cannot read the
-files.
+Requires a superuser. The path of a snapshot is returned only to clients on the broker's host.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -41,7 +40,7 @@ def routes() -> list[Route]:
 
 
 async def create(call: Call) -> Response:
-    """Take a snapshot of all stored data. Only one snapshot can exist at a time."""
+    """Create a snapshot of all stored data. Only one snapshot can exist at a time."""
     snapshots = _snapshots(call)
     try:
         return _shown(call, snapshots, await snapshots.create())
@@ -50,14 +49,14 @@ async def create(call: Call) -> Response:
 
 
 async def show(call: Call) -> Response:
-    """Return a list with the existing snapshot; empty without one."""
+    """Return a list with the existing snapshot, or an empty list."""
     snapshots = _snapshots(call)
     current = snapshots.current
     return json_response([] if current is None else [_description(call, snapshots, current)])
 
 
 async def renew(call: Call) -> Response:
-    """Restart the expiry time of a snapshot."""
+    """Restart the expiry time of a snapshot, which continues to exist for `expiresInMillis`."""
     snapshots = _snapshots(call)
     name = call.name("snapshot")
     renewed = snapshots.renew(name)
@@ -67,7 +66,7 @@ async def renew(call: Call) -> Response:
 
 
 async def release(call: Call) -> Response:
-    """Remove a snapshot."""
+    """Delete a snapshot."""
     name = call.name("snapshot")
     if not await _snapshots(call).release(name):
         raise _missing(name)

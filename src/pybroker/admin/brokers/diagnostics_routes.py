@@ -1,6 +1,6 @@
-"""`/admin/v3/diagnostics`: stacks, recent log, disk and memory usage of the process, for problem reports.
+"""`/admin/v3/diagnostics`: stacks, recent log, disk and memory usage of the broker process, for problem reports.
 
-Requires a superuser. Values of secret configuration keys are masked everywhere.
+Requires a superuser. Values of secret configuration keys are masked.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -37,7 +37,7 @@ _LEAST_SECRET = 4
 
 
 class DiagnosticsShown(msgspec.Struct):
-    """Diagnostics of the process. Sizes are in bytes. `tasks` lists at most 1,000 of `taskCount` tasks.
+    """Diagnostics of the broker process. Sizes are in bytes. `tasks` lists at most 1,000 of `taskCount` asyncio tasks.
     `wireCore`: the implementation of the frame decoder, `compiled` or `python`.
     """
 

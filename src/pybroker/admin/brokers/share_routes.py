@@ -1,6 +1,6 @@
-"""`/admin/v3/shares`: usage of shared resources by role or address, and release of all resources of one holder.
+"""`/admin/v3/shares`: usage of limited resources by holder (role or client address), and release of a holder's usage.
 
-`waiting/fair_shares.py` enforces the shares.
+`waiting/fair_shares.py` has the rules. The resources are transactions, sinks, read leases, and live streams.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ HOLDER = Query(
 
 
 class LiveConnections(Protocol):
-    """Open streams of live figures in the console."""
+    """Streams of live figures that the web console has open."""
 
     shares: FairShares
 
     @property
     def limit(self) -> int:
-        """Maximum number of streams."""
+        """Return the maximum number of streams."""
 
     def end_all_of(self, holder: str) -> int:
-        """End all streams of `holder`. Return their number."""
+        """End all streams of `holder`. Return the number of ended streams."""
 
 
 class _Resource(NamedTuple):
@@ -52,7 +52,7 @@ class _Resource(NamedTuple):
 
 
 class ShareRoutes:
-    """Routes of the shares."""
+    """Routes of the usage of limited resources."""
 
     def __init__(self, broker: BrokerService, live: LiveConnections) -> None:
         self._broker = broker
@@ -107,12 +107,13 @@ class ShareRoutes:
         }
 
     async def list_shares(self, call: Call) -> Response:
-        """Return the limit, usage and largest holders of each resource."""
+        """Return the limit, the usage and the largest holders of each resource."""
         call.require_superuser()
         return json_response({name: _shown(each) for name, each in self._resources().items()})
 
     async def take_back(self, call: Call) -> Response:
-        """Release all of one holder's transactions (aborted), sinks (deleted), read leases, or live streams (ended).
+        """Release one resource of a holder: abort its transactions, delete its sinks, or end its read leases or live
+        streams.
 
         Topics of aborted transactions are notified in the background.
         """

@@ -1,8 +1,7 @@
 """Health probes and load balancer checks, without credentials.
 
-`/live` shows whether to restart the process. It succeeds while the event loop runs, because a restart solves no other
-problem, such as a full disk. `/ready` shows whether clients can connect. `/status.html` is Pulsar's check: it returns
-OK while the file `statusFilePath` exists.
+`/live` succeeds while the event loop runs, so a failure means that the process needs a restart. `/ready` shows whether
+clients can connect. `/status.html` is Pulsar's check: OK while the file `statusFilePath` exists.
 """
 
 from __future__ import annotations
@@ -38,5 +37,5 @@ async def get_status(call: Call) -> Response:
     path = call.config.status_file_path
     # A local stat is fast enough for the event loop.
     if not path or not Path(path).exists():  # noqa: ASYNC240
-        raise AdminError(404, "The status file (statusFilePath) does not exist")
+        raise AdminError(404, "The broker is out of service: its status file (statusFilePath) does not exist")
     return text_response("OK")

@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class BadBody(Exception):
-    """The body is not the expected JSON. Results in status 400 with plain text."""
+    """The request body is not the expected JSON: status 400 with plain text."""
 
 
 class ClientGone(Exception):
@@ -67,7 +67,7 @@ class ClientGone(Exception):
 
 
 class Call:
-    """One request, from routing to response."""
+    """One REST call, from routing to response."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
@@ -97,21 +97,23 @@ class Call:
 
     @property
     def holder(self) -> Holder:
-        """Return the holder of this call for fair queues and shares: the role; without a role, the client's address."""
+        """Return the account for fair queues and shares of limited resources: the role of this call, or the client's
+        address without a role.
+        """
         return self.share.holder
 
     def name(self, key: str) -> str:
-        """Return the decoded path segment `key`.
+        """Return the decoded path segment of the route parameter `key`.
 
-        Routes match the raw path, so an encoded slash is part of the name. As admin tools encode names like form data,
-        a plus means a space. The Java admin client encodes subscription names twice.
+        An encoded slash is part of the name, and a plus is a space, because admin tools encode names like form data.
+        The Java admin client encodes subscription names twice.
         """
         text: str = self.scope["path_params"][key]
         decoded = unquote_plus if key in _FORM_ENCODED else unquote
         try:
             name = decoded(text, errors="strict")
         except UnicodeDecodeError as error:
-            raise AdminError(400, f"The part {text!r} of the path is not UTF-8") from error
+            raise AdminError(400, f"The path segment {text!r} is not UTF-8: percent-encode names as UTF-8") from error
         return _decoded_again(name) if key in _MAYBE_ENCODED_TWICE else name
 
     def namespace_name(self) -> NamespaceName:
@@ -124,7 +126,9 @@ class Call:
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
-        """Return the topic of a path that has no domain segment. Raises AdminError 412 if the name is invalid."""
+        """Return the topic name in the path, with `domain`, for paths without a domain segment. Raises AdminError 412
+        if the name is invalid.
+        """
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))
         try:
             return TopicName.parse(f"{domain}://{'/'.join(names)}")
@@ -132,7 +136,7 @@ class Call:
             raise AdminError(412, f"Topic name is not valid: {error}") from error
 
     def domain(self) -> str:
-        """Return the domain in the path. Raises AdminError 404 if it is unknown."""
+        """Return the topic domain in the path. Raises AdminError 404 if it is unknown."""
         domain = self.name("domain")
         if domain not in DOMAINS:
             raise AdminError(404, f"Topic domain {domain!r} does not exist: use {' or '.join(DOMAINS)}")
@@ -143,18 +147,22 @@ class Call:
         return "topic" in self.scope["path_params"]
 
     def integer(self, key: str) -> int:
-        """Return a 64-bit integer in the path. Raises AdminError 404 for other text, as for an unknown path."""
+        """Return the 64-bit integer in the path segment `key`. Raises AdminError 404 for other text, as for an unknown
+        path.
+        """
         number = _integer(self.name(key))
         if number is None:
-            raise AdminError(404, f"{key} is {self.name(key)!r}: it must be an integer of 64 bits")
+            raise AdminError(404, f"The path segment {key} is {self.name(key)!r}: expected a 64-bit integer")
         return number
 
     def query_integer(self, key: str, default: int) -> int:
-        """Return a 64-bit integer of the query, or `default` if it is absent. Raises AdminError 404 for other text."""
+        """Return the 64-bit integer of the query parameter `key`, or `default` if the parameter is absent. Raises
+        AdminError 404 for other text.
+        """
         text = self.query(key)
         number = default if text is None else _integer(text)
         if number is None:
-            raise AdminError(404, f"{key} is {text!r}: it must be an integer of 64 bits")
+            raise AdminError(404, f"The query parameter {key} is {text!r}: expected a 64-bit integer")
         return number
 
     def query(self, key: str) -> str | None:
@@ -171,14 +179,14 @@ class Call:
         return (self.query(key) or "").lower() == "true"
 
     async def look(self, steps: Generator[None, None, T]) -> T:
-        """Run a long query step by step in time slices, so that it does not block the event loop. Raises AdminError 503
-        if too many queries wait.
+        """Run `steps`, a generator that yields between short steps of a long query, and return its result. Other tasks
+        run in between. Raises AdminError 503 if too many queries wait.
         """
         return await self.share.look(steps, self.runtime.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:
-        """Read the body, with limits of size and time. `is_content`: True for messages and schemas, which may be larger
-        than other documents.
+        """Read the request body, with limits of size and time. Messages and schemas (`is_content`) may be larger than
+        other bodies.
         """
         key, limit = "maxHttpRequestBodyBytes", self.config.max_http_request_body_bytes
         if not is_content and self.config.max_http_document_bytes < limit:
@@ -209,14 +217,15 @@ class Call:
                         await self.share.of_requests(limit)
                         has_room = True
         except TimeoutError as error:
-            raise AdminError(408, f"The request body did not arrive within {timeout_s:g} s") from error
+            raise AdminError(
+                408, f"The request body did not arrive within {timeout_s:g} s: send the request again"
+            ) from error
 
     async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
         """Return the decoded body, or None if the body is empty or `null`."""
         return await self._document(await self.body(is_content=is_content), body_type)
 
     async def _document(self, body: bytes, body_type: type[T]) -> T | None:
-        """Decode JSON; a large document in a thread. Raises BadBody."""
         if len(body) <= QUICK_DOCUMENT_BYTES:
             return self._decoded(body, body_type)
         async with self.share.of_documents(len(body)):
@@ -227,7 +236,7 @@ class Call:
             return None
         opened = body.count(b"[") + body.count(b"{")
         if opened > FREE_VALUES and len(body) < opened * SMALLEST_VALUE_BYTES:
-            raise BadBody("the JSON of the request consists mostly of brackets")
+            raise BadBody("the request body cannot be decoded: its JSON consists mostly of brackets")
         try:
             given = msgspec.json.decode(body)
             if given is None:
@@ -238,14 +247,12 @@ class Call:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadBody(str(error)) from error
         except RecursionError as error:
-            raise BadBody("the JSON of the request is nested too deeply") from error
+            raise BadBody("the request body cannot be decoded: its JSON is nested too deeply") from error
         self.given = value
         return value
 
     async def text(self) -> str:
-        """Return the body as text: a JSON string, or the unquoted text that the Java admin client sends; "" without a
-        body.
-        """
+        """Return the body as text: a JSON string, or the unquoted text of the Java admin client; "" without a body."""
         body = (await self.body(is_content=False)).strip()
         try:
             return msgspec.json.decode(body, type=str) if body.startswith(b'"') else body.decode()
@@ -257,7 +264,7 @@ class Call:
         return _required(await self.optional_json(body_type, is_content=is_content))
 
     async def optional_place(self) -> ResetCursorData | None:
-        """Return the message id in the body, which may be `earliest` or `latest`; None without a body."""
+        """Return the message id in the body (also `earliest` or `latest`); None without a body."""
         body = await self.body(is_content=False)
         end = _ENDS.get(body.strip())
         if end is not None:
@@ -280,9 +287,7 @@ class Call:
             self.broker.broker_context.authorization.require_superuser(self.role)
 
     def require_tenant_admin(self, tenant: str) -> None:
-        """Check that the role is an administrator of the tenant. The error does not reveal whether the tenant
-        exists.
-        """
+        """Check that the role administers `tenant`. The error does not reveal whether the tenant exists."""
         with _refused_with(401):
             self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
 
@@ -316,7 +321,6 @@ class Call:
 
     @contextmanager
     def _refused_within(self, tenant: str, status: int) -> Iterator[None]:
-        """Convert an authorization error to `status`; to 404 if the tenant does not exist, as in Pulsar."""
         with _refused_with(status):
             try:
                 yield
@@ -327,12 +331,12 @@ class Call:
 
 
 def json_response(value: object) -> Response:
-    """Encode `value` as JSON without members that are None."""
+    """Return a response with `value` as JSON, without members that are None."""
     return Response(policies.encode(value), media_type="application/json")
 
 
 def json_with_nulls(value: object) -> Response:
-    """Encode `value` as JSON. Members that are None become null, which means unknown."""
+    """Return a response with `value` as JSON, in which None becomes null (unknown)."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
@@ -353,8 +357,8 @@ def empty_ok() -> Response:
 def _refused_with(status: int) -> Iterator[None]:
     """Convert an authorization error to `status`.
 
-    As in Pulsar, the status is 403 for namespaces, policies, and creation and deletion of topics. It is 401 for
-    clusters, tenants and other topic operations.
+    As in Pulsar: 403 for namespaces, policies, and creation and deletion of topics; 401 for clusters, tenants and other
+    topic operations.
     """
     try:
         yield
@@ -369,7 +373,6 @@ def _required(value: T | None) -> T:
 
 
 def _decoded_again(name: str) -> str:
-    """Decode the name a second time, as Pulsar does. Return `name` if that fails."""
     try:
         return unquote_plus(name, errors="strict")
     except UnicodeDecodeError:
@@ -377,7 +380,6 @@ def _decoded_again(name: str) -> str:
 
 
 def _integer(text: str) -> int | None:
-    """Return the number, or None if the text is not a 64-bit integer."""
     # Check first: Python's conversion takes quadratic time.
     if len(text) > MAX_DIGITS:
         return None
@@ -393,7 +395,7 @@ def _refuse_unknown_fields(given: Any, value: object) -> None:
         fields = {field.encode_name: field.name for field in msgspec.structs.fields(value)}
         unknown = sorted(given.keys() - fields.keys())
         if unknown:
-            raise BadBody(f"unknown properties: {', '.join(unknown)}")
+            raise BadBody(f"the JSON in the request body has unknown members: {', '.join(unknown)}")
         pairs: Iterable[tuple[Any, object]] = ((given[key], getattr(value, fields[key])) for key in given)
     elif isinstance(value, dict):
         pairs = ((given[str(key)], member) for key, member in value.items())

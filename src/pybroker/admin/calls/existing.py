@@ -1,8 +1,8 @@
 """Lookup of the topic or subscription in a path, and operations on it that tolerate concurrent unloads and deletions.
 
-Invariants: an operation that changes a subscription holds the subscription's lock, and is retried if the topic is being
-closed. If the topic or subscription is deleted meanwhile, the response is 404 or 503 with a reason. An operation on a
-partitioned topic is attempted on each partition; then the first error is raised.
+An operation that changes a subscription holds the subscription's lock, and is repeated if the topic was being closed.
+If the topic or subscription is deleted meanwhile, the response is 404 or 503. An operation on a partitioned topic runs
+on each partition before the first error is raised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pybroker.model.names import TopicName
 
 
 async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
-    """Load the persistent topic `name` (default: the topic in the path).
+    """Return the persistent topic `name` (default: the topic in the path), loaded if necessary.
 
     Raises AdminError 404 if it does not exist, 405 if it is non-persistent.
     """
@@ -36,13 +36,13 @@ async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
 
 
 async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
-    """Load the topic `name` (default: the topic in the path), persistent or not. Raises AdminError 404 if it does not
-    exist.
+    """Return the persistent or non-persistent topic `name` (default: the topic in the path), loaded if necessary.
+    Raises AdminError 404 if it does not exist.
     """
     name = name or call.topic_name()
     namespace_of_topics(call, name.namespace)
     if call.broker.partitioned.get(name) is not None:
-        raise TopicNotFound(f"Topic {name} is partitioned: use one of its partitions")
+        raise TopicNotFound(f"Topic {name} is partitioned: use one of its partitions, such as {name}-partition-0")
     return await call.broker.topics.any(name, may_create=False)
 
 
@@ -71,9 +71,8 @@ def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
 
 
 async def existing_subscription(call: Call) -> Subscription:
-    """Return the subscription in the path. Raises AdminError 404 if the subscription or its topic does not exist.
-
-    Requires permission to consume from the subscription.
+    """Return the subscription in the path. Requires permission to consume. Raises AdminError 404 if the subscription or
+    its topic does not exist.
     """
     call.require_consume(call.topic_name(), call.name("subscription"))
     topic = await existing_any_topic(call)
@@ -82,8 +81,8 @@ async def existing_subscription(call: Call) -> Subscription:
 
 
 def require_persistent(call: Call, what: str, status: int = 405) -> None:
-    """Reject a non-persistent topic with `status`; with 404 if it does not exist. `what`: the operation, for the error
-    text.
+    """Reject the topic in the path if it is non-persistent: with `status`, or with 404 if it does not exist. `what`
+    names the operation in the error text.
     """
     name = call.topic_name()
     if name.is_persistent:
@@ -95,14 +94,16 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
 
 
 def require_persistent_subscription(call: Call, what: str) -> None:
-    """Reject a non-persistent topic. Requires permission to consume from the subscription."""
+    """Reject a subscription of a non-persistent topic with 405. Requires permission to consume. `what` names the
+    operation in the error text.
+    """
     call.require_consume(call.topic_name(), call.name("subscription"))
     require_persistent(call, what)
 
 
 @contextmanager
 def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase | None = None) -> Iterator[None]:
-    """Convert store errors to AdminError 503 or 404 if the topic or subscription was closed meanwhile."""
+    """Convert the store errors of a block to AdminError 503 or 404, if the topic or subscription was closed meanwhile."""
     try:
         yield
     except StoreError as error:
@@ -114,9 +115,9 @@ def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase
 
 
 async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Run `action` on the persistent topic in the path, or on each of its partitions. Afterwards raise the first error.
+    """Run `action` on the persistent topic in the path, or on each of its partitions, then raise the first error.
 
-    In a cluster, the call is forwarded to the owners of partitions that this broker does not serve.
+    The call is forwarded to the owners of partitions that other brokers serve.
     """
 
     async def act(topic: TopicBase) -> None:
@@ -126,8 +127,6 @@ async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) 
 
 
 async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable[None]]) -> list[Any]:
-    """Run `action` on the topic or each partition. Return the responses of other brokers."""
-
     async def act(topic: TopicBase) -> None:
         with while_served(topic):
             await action(topic)
@@ -148,9 +147,8 @@ async def _on_each_any_topic(call: Call, action: Callable[[TopicBase], Awaitable
 
 
 async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Run `action` on the subscription in the path, under its lock. The topic must not be partitioned.
-
-    Requires permission to consume.
+    """Run `action` on the subscription in the path, under its lock. The topic must not be partitioned. Requires
+    permission to consume.
     """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
@@ -165,9 +163,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> list[Any]:
     """Run `action` on the subscription in the path, under its lock, on the persistent topic or each of its partitions.
-    Return the responses of other brokers.
-
-    Requires permission to consume. See `on_each_topic`.
+    Return the responses of other brokers. Requires permission to consume.
     """
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
@@ -187,7 +183,9 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
 async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
 ) -> list[Any]:
-    """Run `action` on the subscription in the path; see `on_each_subscription`. The topic may be non-persistent."""
+    """Run `action` on the subscription in the path, under its lock, on the topic (persistent or not) or each of its
+    partitions. Return the responses of other brokers. Requires permission to consume.
+    """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)
 

@@ -17,14 +17,16 @@ def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exi
 
 
 def administered_namespace(call: Call) -> NamespaceName:
-    """Return the namespace in the path. Requires an administrator of its tenant."""
+    """Return the namespace in the path. Raises AdminError 403 unless the role administers its tenant, 404 if the tenant
+    does not exist.
+    """
     namespace = call.namespace_name()
     call.require_namespace_admin(namespace)
     return namespace
 
 
 def superusers_namespace(call: Call) -> NamespaceName:
-    """Return the namespace in the path. Requires a superuser."""
+    """Return the namespace in the path. Raises AdminError 401 unless the role is a superuser."""
     namespace = call.namespace_name()
     call.require_superuser()
     return namespace
@@ -40,14 +42,16 @@ def existing_namespace(
 
 
 def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
-    """Return the policies of the namespace. Raises AdminError 404 with Pulsar's text for topic operations."""
+    """Return the policies of the namespace. Raises AdminError 404 with the text that Pulsar uses for topic operations."""
     return existing_namespace(call, namespace, "Namespace not found")
 
 
 async def listed_topics(
     call: Call, namespace: NamespaceName, domain: str | None, *, include_system: bool = False
 ) -> list[str]:
-    """Return full topic names, and reserve memory for them. Raises AdminError 503 without enough memory."""
+    """Return the full names of the namespace's topics in one domain (None: both), with memory reserved for the list.
+    Raises AdminError 503 without enough memory.
+    """
     directory = call.broker.directory
     room = await call.share.of_lists(directory.expected_bytes(namespace))
     names = await directory.list(namespace, domain, include_system=include_system)

@@ -1,7 +1,7 @@
-"""Limits of all HTTP requests, and the resources of one request until its response is written.
+"""Limits of all HTTP requests, and the memory of one request until its response is written.
 
-Bodies, responses and viewed messages are parts of the broker's memory budget (`memory/memory_parts.py`). A request
-waits for them in this order, never in reverse, which prevents deadlocks. Queues are fair by address.
+Request bodies, responses and viewed messages are parts of the broker's memory budget (`memory/memory_parts.py`). To
+prevent deadlocks, a request reserves them in this order only. Queues are fair by client address.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HttpLimits:
 
 
 class Share:
-    """Resources of one request, which `close` releases."""
+    """Memory and permits of one request, which `close` releases."""
 
     def __init__(self, limits: HttpLimits, address: Hashable) -> None:
         """`address` identifies the client in fair queues."""
@@ -83,10 +83,10 @@ class Share:
         part = limits.memory.answers
         most_bytes = part.most_bytes // WAITING_ANSWERS
         if part.room() < size_bytes and part.used_bytes and limits.waiting_answer_bytes + size_bytes > most_bytes:
-            raise _busy("answers", "httpMaxResponseBytes", "the queue of waiting responses is full")
+            raise _busy("responses", "httpMaxResponseBytes", "the queue of waiting responses is full")
         limits.waiting_answer_bytes += size_bytes
         try:
-            await self._hold(part, size_bytes, "answers", "httpMaxResponseBytes")
+            await self._hold(part, size_bytes, "responses", "httpMaxResponseBytes")
         finally:
             limits.waiting_answer_bytes -= size_bytes
 
@@ -100,7 +100,7 @@ class Share:
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """Permit decoding of a large document, one at a time, for the duration of this context. Raises AdminError
+        """Permit the decoding of a large JSON document within this context, one document at a time. Raises AdminError
         503.
         """
         limits = self.limits
@@ -110,22 +110,24 @@ class Share:
                 holding.count(OPENED_FACTOR * size_bytes)  # no wait: only one document is decoded
                 yield
         except NoPermit as error:
-            raise AdminError(503, f"The broker cannot process more documents now: {error}", RETRY_AFTER_S) from error
+            raise AdminError(
+                503, f"The broker cannot decode another large JSON body now: {error}", RETRY_AFTER_S
+            ) from error
         finally:
             holding.close()
 
     async def look(self, steps: Generator[None, None, T], clock: Clock) -> T:
-        """Run a long query step by step in time slices, so that it does not block the event loop.
+        """Run `steps`, a generator that yields between short steps of a long query, and return its result. Other tasks
+        run in between.
 
-        A few queries run concurrently; further queries wait in order of arrival. Raises AdminError 503 if too many
-        wait.
+        At most LOOKS_AT_ONCE queries run concurrently. Raises AdminError 503 if too many wait.
         """
         limits = self.limits
         try:
             async with limits.looks.held(self.holder, limits.timeout_s):
                 return await in_slices(steps, clock)
         except NoPermit as error:
-            raise AdminError(503, f"The broker cannot scan more subscriptions now: {error}", RETRY_AFTER_S) from error
+            raise AdminError(503, f"The broker cannot run another long query now: {error}", RETRY_AFTER_S) from error
 
     async def _hold(self, part: Part[object], size_bytes: int, what: str, key: str) -> Holding:
         limits = self.limits

@@ -1,4 +1,4 @@
-"""Lists of topics that several brokers of a cluster know in parts: non-persistent topics exist only at their owners."""
+"""List of a namespace's topics in a cluster. Non-persistent topics are known only to the brokers that serve them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 async def listed_everywhere(
     call: Call, namespace: NamespaceName, domain: str | None, *, include_system: bool = False
 ) -> list[str]:
-    """Return full topic names like `listed_topics`, with the non-persistent topics of all brokers.
+    """Return the full names of the namespace's topics in one domain (None: both), including the non-persistent topics
+    at other brokers.
 
-    Raises AdminError and ServiceNotReady if a broker does not answer.
+    Raises AdminError and ServiceNotReady if a broker does not respond.
     """
     names = await listed_topics(call, namespace, domain, include_system=include_system)
     ownership = call.broker.ownership
@@ -33,7 +34,7 @@ async def listed_everywhere(
 
 
 async def _elsewhere(call: Call, ownership: BundleOwnership, bundle: NamespaceBundle) -> list[str]:
-    """Return the non-persistent topics of a bundle of another broker."""
+    """Return the non-persistent topics of a bundle that another broker owns."""
     try:
         owner = await ownership.present_owner(bundle)
     except BundleUnloading:

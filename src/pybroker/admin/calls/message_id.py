@@ -22,7 +22,7 @@ class MessageId(msgspec.Struct):
 
 
 class ResetCursorData(msgspec.Struct):
-    """Message id in a request. Only the entry matters, because a cursor moves by whole entries."""
+    """Message id in a request. Only ledger id and entry id matter, because a cursor moves by whole entries."""
 
     ledgerId: int = 0
     entryId: int = 0

@@ -1,7 +1,6 @@
 """Generator of the OpenAPI document from the routes: methods, paths, queries, docstrings and body types. Pure.
 
-Invariant: the document contains each route once. Details that a docstring cannot express are arguments of
-`routing.route`.
+Arguments of `routing.route` give the details that a docstring cannot express.
 """
 
 from __future__ import annotations

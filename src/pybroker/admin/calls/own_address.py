@@ -1,4 +1,4 @@
-"""Ids of brokers in REST responses: the address of the broker's HTTP port, and the other brokers of its cluster."""
+"""Broker ids in REST responses. The id of a broker is the host name and port of its HTTP server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def broker_id(call: Call) -> str:
 
 
 def broker_ids(call: Call) -> list[str]:
-    """Return the ids of the registered brokers in the cluster; of a standalone broker, only its own id."""
+    """Return the ids of all registered brokers of the cluster; a standalone broker returns only its own id."""
     membership = call.broker.membership
     return [broker_id(call)] if membership is None else sorted(membership.brokers())

@@ -1,4 +1,4 @@
-"""The owner of a topic in a cluster, found like a client finds it: by a lookup, which gives a bundle without an owner one."""
+"""Lookup of the broker that owns a topic in a cluster. As in a client's lookup, a bundle without an owner is assigned."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ LOOKUP_WAIT_S = 5.0
 async def looked_up_owner(
     call: Call, ownership: BundleOwnership, name: TopicName, probe_s: float, *, is_authoritative: bool = False
 ) -> Owner:
-    """Return the owner of `name`, this broker or another one. `is_authoritative`: this broker acquires the bundle if it has none.
+    """Return the broker that owns the bundle of topic `name`: this broker or another one. With `is_authoritative`, this
+    broker acquires the bundle if the bundle has no owner.
 
-    `probe_s`: how long the broker that assigns the bundle may take to answer anything. Raises TimeoutError, AdminError,
-    TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+    `probe_s`: seconds within which the broker that assigns the bundle must respond to an HTTP request. Raises
+    TimeoutError, AdminError, TopicNotFound, MetadataError, ServiceNotReady, StoreError.
     """
     owner = await ownership.owner_of(name, None, is_authoritative=is_authoritative)
     if owner.kind is not OwnerKind.REDIRECT:
@@ -39,22 +40,26 @@ async def looked_up_owner(
     url = base_url(owner.urls, call.scope["scheme"])
     assigning = shown_broker(ownership, owner.urls)
     if not await others.is_answering(url, probe_s):
-        raise ServiceNotReady(f"broker {assigning}, which assigns it, does not answer")
+        raise ServiceNotReady(
+            f"broker {assigning}, which must assign an owner to the bundle of {name}, does not respond"
+        )
     async with asyncio.timeout(LOOKUP_WAIT_S):
         await others.call(url, "GET", path, patience_s=0)
     found = await ownership.present_owner(ownership.bundle_of(name))
     if found is None:
-        raise ServiceNotReady(f"broker {assigning}, which assigns it, gave it to no broker")
+        raise ServiceNotReady(
+            f"broker {assigning}, which must assign an owner to the bundle of {name}, has assigned none"
+        )
     return found
 
 
 def registered_broker(ownership: BundleOwnership, urls: LookupResult) -> RegisteredBroker | None:
-    """Return the registered broker that has one of these addresses."""
+    """Return the registered broker that has one of the addresses `urls`, or None."""
     wanted = set(urls) - {""}
     return next((each for each in ownership.registry.brokers().values() if wanted & set(each.addresses)), None)
 
 
 def shown_broker(ownership: BundleOwnership, urls: LookupResult) -> str:
-    """Return the id of the broker with these addresses; one of the addresses if it is not registered."""
+    """Return the id of the registered broker with the addresses `urls`; if there is none, one of the addresses."""
     broker = registered_broker(ownership, urls)
     return broker.broker_id if broker is not None else next(filter(None, reversed(urls)), "")

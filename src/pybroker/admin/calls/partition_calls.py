@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 async def other_owner(call: Call, name: TopicName) -> Owner | None:
-    """Return the owner of a partition, or the broker that assigns an owner. None if this broker serves the
-    partition.
+    """Return the broker that owns the partition `name`, or the broker that assigns an owner; None if this broker serves
+    the partition.
     """
     ownership = call.broker.ownership
     if ownership is None:
@@ -30,11 +30,10 @@ async def other_owner(call: Call, name: TopicName) -> Owner | None:
 async def call_owner(
     call: Call, owner: Owner, name: TopicName, method: str | None = None, behind: str | None = None
 ) -> Any:
-    """Forward the call to the owner of `name`, which is the topic in the path or one of its partitions. Return the
-    decoded JSON response.
+    """Forward a REST call to the owner of the topic or partition `name`. Return the decoded JSON response.
 
-    `method` and `behind` (the path after the topic) override the method and path of the call. Raises AdminError with
-    the owner's error.
+    `method`, and `behind` (the path after the topic), replace those of the call. Raises AdminError with the owner's
+    error.
     """
     others = call.broker.other_brokers
     assert others is not None, "only a cluster has other owners"

@@ -1,4 +1,4 @@
-"""Partitions of a topic, for routes."""
+"""Partitions of the topic in a REST call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybroker.model.names import TopicName
 
 
 def topics_of(call: Call, name: TopicName) -> list[TopicName]:
-    """Return the partitions of `name` in order; only `name` itself if it is not partitioned."""
+    """Return the partitions of topic `name` in order; only `name` itself if it is not partitioned."""
     metadata = call.broker.partitioned.get(name)
     return [name] if metadata is None else [name.partition(index) for index in range(metadata.partitions)]
 
@@ -17,8 +17,6 @@ def require_not_partitioned(call: Call, name: TopicName, status: int = 405) -> N
     if call.broker.partitioned.get(name) is not None:
         raise AdminError(
             status,
-            (
-                f"The topic {name} is partitioned, and this operation works only on one of its partitions: name a "
-                "partition"
-            ),
+            f"The topic {name} is partitioned, and this operation works only on one of its partitions, such as "
+            f"{name}-partition-0",
         )

@@ -1,4 +1,4 @@
-"""Redirects (307) of calls to the broker of the cluster that must handle them."""
+"""Redirects (307) of REST calls to the broker of the cluster that must handle them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _NO_BUNDLE = frozenset({LARGEST, "HOT"})
 
 
 async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:
-    """Return the redirect to the responsible broker. None if this broker is responsible, or if its handler reports the
-    error.
+    """Return a redirect to the broker that must handle the call by the rule `place` of its route. None if this broker
+    must, or if the handler itself reports the error.
     """
     match place:
         case ServedAt.TOPIC_OWNER:
@@ -69,7 +69,6 @@ async def _to_coordinator(call: Call, ownership: BundleOwnership) -> Response | 
 
 
 def _coordinator_of(call: Call) -> int | None:
-    """Return the coordinator id in the path or query. None if the call concerns all coordinators of this broker."""
     parameters = call.scope["path_params"]
     if "sink" in parameters:
         return home_of(call.name("sink"))
@@ -93,9 +92,10 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
 
 
 def is_moved_by_leader(ownership: BundleOwnership, owner: Owner) -> bool:
-    """Return whether this broker is the leader, and `owner` is a Java broker: then the leader decides on the next owner.
+    """Return whether this broker must unload a bundle without a redirect to its owner: this broker is the leader, and
+    `owner` is a Java broker.
 
-    A Java broker sends an unload with a destination to the leader, so the leader sends it an unload without one.
+    A Java broker sends an unload with a destination back to the leader, so the leader sends it an unload without one.
     """
     return owner.kind is OwnerKind.OTHER and not owner.is_pybroker and ownership.registry.is_leader()
 
@@ -103,8 +103,10 @@ def is_moved_by_leader(ownership: BundleOwnership, owner: Owner) -> bool:
 async def to_owner_of(
     call: Call, ownership: BundleOwnership, bundle: NamespaceBundle, *, may_acquire: bool, path: str | None = None
 ) -> Response | None:
-    """Return the redirect to the owner of `bundle`; 204 if it has no owner; None if this broker must handle the
+    """Return a redirect to the owner of `bundle`; 204 if the bundle has no owner; None if this broker must handle the
     call.
+
+    With `may_acquire`, a bundle without an owner is assigned first. `path` replaces the path of the call.
     """
     if may_acquire:
         owner = await ownership.owner_of_bundle(bundle, None, is_authoritative=call.flag(AUTHORITATIVE))
@@ -137,10 +139,10 @@ def _to(
 def redirect(
     call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None, without: str = ""
 ) -> Response:
-    """Return a redirect (307) to another broker, with the same path or with `path`. As in Pulsar, a leader's redirect
-    is authoritative.
+    """Return a redirect (307) to another broker, with the same path or with `path`. As in Pulsar, a redirect by the
+    leader is authoritative.
 
-    `without`: a parameter of the query that the other broker does not receive.
+    `without`: a query parameter that is removed.
     """
     return redirect_with(call, addresses, is_authoritative=ownership.registry.is_leader(), path=path, without=without)
 
@@ -148,7 +150,10 @@ def redirect(
 def redirect_with(
     call: Call, addresses: LookupResult, *, is_authoritative: bool, path: str | None = None, without: str = ""
 ) -> Response:
-    """Return a redirect (307) to the broker at `addresses`. The other arguments are those of `redirect`."""
+    """Return a redirect (307) to the broker at `addresses`, with the same path or with `path`.
+
+    `is_authoritative`: that broker acquires a bundle without an owner. `without`: a query parameter that is removed.
+    """
     pairs = parse_qsl(call.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     query = [(name, value) for name, value in pairs if name not in (AUTHORITATIVE, without)]
     query.append((AUTHORITATIVE, "true" if is_authoritative else "false"))

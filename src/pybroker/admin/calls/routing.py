@@ -1,4 +1,4 @@
-"""REST routes. A handler receives a `Call` and returns a response; this module makes it an ASGI application."""
+"""REST routes: makes an ASGI application of a handler, which receives a `Call` and returns a response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 
 class HandlerApp:
-    """ASGI application of one handler, with the handler's documentation."""
+    """ASGI application of one handler."""
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class HandlerApp:
         await response(scope, receive, send)
 
     def _warn(self, call: Call, response: Response) -> None:
-        """Report a setting that was stored without effect: in the log, and in a response header."""
         subjects = [subject for subject, asks in self._unserved_subjects if asks(call, call.given)]
         if subjects:
             warnings = (f'299 pybroker "stored without effect: {subject}"' for subject in subjects)
@@ -71,9 +70,9 @@ def route(
     queries: Sequence[Query] = (),
     answers: Mapping[int, str] | None = None,
 ) -> Route:
-    """Create a route for one method. The handler is `async def` and must not block the event loop.
+    """Create the route of `handler` for one method and path. The handler must not block the event loop.
 
-    `body` (type of the body), `queries`, and `answers` (meaning of the statuses) are used only for documentation.
+    `body` (type of the body), `queries`, and `answers` (meaning of each status) are used only for the OpenAPI document.
     """
     app = HandlerApp(
         handler, body, queries, answers or {}, unsupported_settings.of(method, path), served_at(method, path)

@@ -1,10 +1,7 @@
-"""Rules that decide which broker of a cluster handles a call.
+"""Rules that decide which broker of a cluster handles a REST call: any broker, or the owner of the topic or bundle.
 
-As in Pulsar, it is any broker, or the owner of the topic or bundle in the path.
-
-The table below is the only decision of this kind. A call that reaches another broker is redirected (307) before its
-handler runs. A partitioned topic has several owners: any broker runs its handlers, which forward the call for each
-partition to its owner (`partition_calls.py`).
+A call that reaches another broker is redirected (307) before its handler runs. For a partitioned topic, any broker runs
+the handler, which forwards the call to the owner of each partition (`partition_calls.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ _BUNDLE_FACTS = frozenset({_BUNDLE + "/topicHashPositions"})
 
 
 class ServedAt(Enum):
-    """Broker that must handle a call."""
+    """Rule that selects the broker for the calls of a route."""
 
     ANY = "any broker"
     TOPIC_OWNER = "owner of the topic"
@@ -48,7 +45,7 @@ class ServedAt(Enum):
 
 
 def served_at(method: str, path: str) -> ServedAt:
-    """Return the broker that must handle calls of a route, which is given by its method and path pattern."""
+    """Return the rule for the calls of a route, given its method and path pattern."""
     if path.startswith(_ANYWHERE):
         return ServedAt.ANY
     if path.startswith(_TRANSACTIONS):

@@ -1,8 +1,6 @@
 """Settings that are stored without effect. A request that sets one causes a warning in the response and in the log.
 
-docs/reference/differences.md lists the same settings ("Not here yet"). Tests compare the two lists, and also find
-policy members that no code reads. There is no warning if the requested value needs no missing feature, such as
-replication to this cluster only.
+docs/reference/differences.md lists the same settings ("Not here yet").
 """
 
 from __future__ import annotations
@@ -50,7 +48,6 @@ def _always(_call: Call, _body: Any) -> bool:
 
 
 def _is_alone(call: Call, _body: Any) -> bool:
-    """Return whether this is a standalone broker. In a cluster, the leader implements these settings."""
     return call.broker.membership is None
 
 

@@ -1,7 +1,7 @@
-"""`/admin/v3/console/cluster/...`: the brokers of a cluster, the bundles with their owners, and actions on bundles.
+"""`/admin/v3/console/cluster/...`: brokers, bundles and their owners for the web console, and actions on bundles.
 
-A page of the console cannot follow a redirect to another broker, so this broker sends an action to the owner, with the
-credentials of `brokerClient*`. All calls require a super user, as those of Pulsar for the same actions.
+A console page cannot follow a redirect to another broker, so this broker sends each action to the bundle's owner, with
+the credentials of `brokerClient*`. All calls require a superuser.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DESTINATION = Query("destinationBroker", "id of the broker that shall own the bu
 
 
 class ClusterRoutes:
-    """Owned by the routes of the console."""
+    """Routes of the console's cluster page."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
         self._broker = broker
@@ -67,7 +67,7 @@ class ClusterRoutes:
     # --- questions ---------------------------------------------------------------------------------------------------
 
     async def get_brokers(self, call: Call) -> Response:
-        """Return the brokers of the cluster with versions and loads, and the leader. A broker that is alone lists itself."""
+        """Return the brokers of the cluster with versions and loads, and the leader. A standalone broker lists itself."""
         call.require_superuser()
         own, membership = broker_id(call), self._broker.membership
         shown: dict[str, Any] = {"cluster": call.config.cluster_name, "own": own, "time": call.runtime.clock.wall_ms()}
@@ -98,7 +98,7 @@ class ClusterRoutes:
         call.require_superuser()
         offset, limit = call.query_integer("offset", 0), call.query_integer("limit", DEFAULT_BUNDLES)
         if not 1 <= limit <= MAX_BUNDLES or offset < 0:
-            raise AdminError(400, f"limit must be from 1 to {MAX_BUNDLES}, offset 0 or more")
+            raise AdminError(400, f"The query parameter limit must be from 1 to {MAX_BUNDLES}, and offset 0 or more")
         words = (call.query("search") or "")[:MAX_SEARCH_CHARACTERS].lower().split()
         matching: list[NamespaceBundle] = []
         await exhaust(self._matching(words, matching), call.runtime.clock)
@@ -106,7 +106,7 @@ class ClusterRoutes:
         return json_with_nulls({"bundles": rows, "matching": len(matching)})
 
     def _matching(self, words: list[str], found: list[NamespaceBundle]) -> Iterator[None]:
-        """Add the bundles whose names contain all `words`, in order."""
+        """Append to `found` the bundles whose names contain all `words`. Yields between namespaces."""
         resources = self._broker.resources
         for tenant in resources.tenants():
             for namespace in resources.namespaces(tenant):
@@ -128,7 +128,9 @@ class ClusterRoutes:
         return {**shown, "owner": owner, "state": state, **({} if figures is None else _shown_figures(figures))}
 
     async def get_owner(self, call: Call) -> Response:
-        """Return the broker that serves a topic: its id and the address of its console. `isHere`: this broker."""
+        """Return the broker that serves a topic: its id, the address of its console, and whether it is this broker
+        (`isHere`).
+        """
         name = call.topic_name()
         call.require_lookup(name)
         ownership = self._broker.ownership
@@ -160,7 +162,10 @@ class ClusterRoutes:
         others = self._broker.other_brokers
         path = f"/admin/v2/namespaces/{namespace}/{bundle}/{action}"
         if others is None:
-            raise AdminError(405, f"This broker has no cluster: use PUT {path}")
+            raise AdminError(
+                405,
+                f"Bundle {bundle} cannot be changed over this path, because this broker has no cluster: use PUT {path}",
+            )
         own = base_url(self._broker.presence.addresses.resolve(None), call.scope["scheme"])
         await others.call(own, "PUT", f"{path}?{urlencode(query)}" if query else path)  # which redirects it
         return no_content()

@@ -1,6 +1,6 @@
 """Files of the web console (`pybroker/console/`). They require no credentials, because they contain no broker data.
 
-Invariant: the content security policy prevents pages from loading or running foreign code, and from being framed.
+The content security policy of each response prevents that a page loads or runs foreign code, or is framed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _File(NamedTuple):
 
 
 class ConsolePages:
-    """Routes of the console's files, which are read at the first request."""
+    """Routes of the console's files."""
 
     def __init__(self) -> None:
         self._files: dict[str, _File] | None = None

@@ -1,8 +1,4 @@
-"""`/admin/v3/console/...`: figures that only the web console needs.
-
-Each call uses the caller's permissions. `rights` returns these permissions; `topics` contains only topics that the
-caller may list.
-"""
+"""`/admin/v3/console/...`: figures that only the web console needs. Each call uses the caller's permissions."""
 
 from __future__ import annotations
 
@@ -93,7 +89,7 @@ class ConsoleRoutes:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def list_topics(self, call: Call) -> Response:
-        """List topics of all namespaces that the caller may list, with figures, in pages."""
+        """List the topics of all namespaces that the caller may list, with their rates and backlogs, in pages."""
         asked = _asked(call)
         table = await self.table.current()
         found = await find(table, asked, lambda each: may(call.require_list_topics, each), self._broker.runtime.clock)
@@ -111,9 +107,8 @@ class ConsoleRoutes:
     async def list_stuck(self, call: Call) -> Response:
         """List stuck topics of this broker in pages, each with its most important finding.
 
-        Blocked topics come first, then the largest backlogs. `explain` of a topic returns all its findings. The list
-        contains topics that the caller may list and consume from. A superuser also gets findings about the whole
-        broker.
+        Blocked topics come first, then the largest backlogs. The list contains topics that the caller may list and
+        consume from. A superuser also gets findings about the whole broker.
         """
         words, (offset, limit) = _words(call), _page(call)
         table = await self.table.current()
@@ -233,15 +228,15 @@ class ConsoleRoutes:
         return self._stream(call, Subject(), call.require_superuser)
 
     async def watch_topic(self, call: Call) -> Response:
-        """Stream one topic's figures. The stream does not load the topic; until the topic is loaded, points contain no
-        figures.
+        """Stream one topic's figures as server-sent events. The topic is not loaded for this; points contain no figures
+        while it is not loaded.
         """
         name = call.topic_name()
         call.require_lookup(name)
         return self._stream(call, Subject(name), lambda: call.require_lookup(name))
 
     async def watch_subscription(self, call: Call) -> Response:
-        """Stream one subscription's figures."""
+        """Stream one subscription's figures as server-sent events."""
         name = call.topic_name()
         call.require_lookup(name)
         return self._stream(call, Subject(name, call.name("subscription")), lambda: call.require_lookup(name))

@@ -1,8 +1,7 @@
-"""Live figures: one sampler for all viewers, and a stream of server-sent events per viewer.
+"""Live figures for the web console: one sampler for all viewers, and a stream of server-sent events for each viewer.
 
-Invariants: without viewers there is no task and no timer. A viewer that does not read delays no other viewer, and has
-at most the stored points pending. Viewing does not load a topic. A stream ends when its connection closes, its viewer
-loses the permission, or the broker stops.
+Without viewers, nothing is sampled. A viewer that does not read delays no other viewer. A stream ends when its
+connection closes, its viewer loses the permission, or the broker stops.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ Totals = dict["TopicBase", tuple[int, int, int, int]]
 
 
 class Subject(NamedTuple):
-    """Subject of live figures: the broker, a topic, or a subscription."""
+    """The broker, topic, or subscription whose figures are sampled."""
 
     topic: TopicName | None = None
     subscription: str | None = None
@@ -100,7 +99,7 @@ class Subject(NamedTuple):
 
 
 class Watched:
-    """Points and viewers of one subject. While the subject is not loaded, a point is `NOT_LOADED`."""
+    """Sampled points and viewers of one subject. A point is `NOT_LOADED` while the subject is not loaded."""
 
     def __init__(self) -> None:
         self.watchers = 0
@@ -125,7 +124,9 @@ class Watched:
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
     def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
-        """Return the rates since the previous point; () for an object that was not measured before."""
+        """Return the growth of `counters` per second since the previous sample of the object `of`; () at its first
+        sample.
+        """
         elapsed_s = (now_ms - self.counted_ms) / 1000
         found: Numbers = (None,) * len(counters)
         if self.measured is of and elapsed_s > 0:
@@ -144,7 +145,7 @@ def disk_of(broker: BrokerService) -> dict[str, float | None]:
 
 
 class LiveSampler:
-    """Periodic sampler of all subjects with viewers. The HTTP server closes it before it waits for requests."""
+    """Periodic sampler of all subjects with viewers. The HTTP server closes it before it waits for running requests."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
@@ -176,18 +177,18 @@ class LiveSampler:
         return self._runtime.config.console_sample_interval_ms
 
     def room_of_stream(self) -> Holding:
-        """Reserve the memory of a stream until the stream is closed."""
+        """Reserve the memory of one stream. The caller closes the reservation with the stream."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room
 
     def watch(self, stream: LiveStream) -> Watched:
-        """Add a viewer until `leave`. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is
+        """Add a viewer, which `leave` removes. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is
         stopping.
         """
         subject, holder = stream.subject, stream.holder
         if self.is_closed:
-            raise AdminError(503, "The broker is stopping", RETRY_AFTER_S)
+            raise AdminError(503, "The console cannot show live figures: the broker is stopping", RETRY_AFTER_S)
         if not self.shares.may_take(holder, self.limit):
             why = self.shares.refusal(holder, self.limit, "live connections", "consoleMaxLiveConnections")
             raise AdminError(503, f"The console cannot show live figures: {why}", RETRY_AFTER_S)
@@ -210,7 +211,7 @@ class LiveSampler:
             del self._watched[subject]  # drops the points
 
     def end_all_of(self, holder: str) -> int:
-        """End all streams of `holder` at their next point. Return their number."""
+        """End all streams of `holder` (role or address) at their next point. Return their number."""
         found = [stream for stream in self._streams if stream.holder.name == holder and not stream.is_ended]
         for stream in found:
             stream.is_ended = True
@@ -263,8 +264,8 @@ class LiveSampler:
             yield
 
     def _measure_broker(self, watched: Watched) -> Iterator[None]:
-        """Add the sums over all topics to the next point. Topics that were not measured before are omitted, so that
-        loading a topic does not appear as traffic.
+        """Add the sums over all topics to the next point. Topics that were just loaded are omitted, so that their load
+        does not appear as traffic.
         """
         before = watched.totals
         now: Totals = {}

@@ -1,8 +1,4 @@
-"""Table of all topics with their figures, which all viewers share for two seconds.
-
-Invariants: without requests, no table is computed or stored. Building yields to the event loop every 2 ms. No viewer
-sees topics of a namespace that it may not list.
-"""
+"""Table of all topics with their figures, for the topic list of the web console. All viewers share it for two seconds."""
 
 from __future__ import annotations
 
@@ -46,7 +42,7 @@ ROWS_AT_ONCE = 1000
 
 
 class Row(NamedTuple):
-    """One topic. Figures of an unloaded topic are 0; rates are per second."""
+    """One topic of the table. Figures of an unloaded topic are 0; rates are per second."""
 
     name: str
     is_loaded: bool = False
@@ -70,7 +66,7 @@ FIGURES = tuple(field for field in Row._fields if field not in {"name", "is_load
 
 
 class Asked(NamedTuple):
-    """Filter, order and page of a request."""
+    """Filter, order and page of one request."""
 
     words: tuple[str, ...] = ()
     """Lower-case words that a name must contain."""
@@ -83,7 +79,7 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A page of matching rows, with the total counts."""
+    """Page of matching topics, with the total counts."""
 
     rows: list[Row]
     matching: int
@@ -92,7 +88,7 @@ class Found(NamedTuple):
 
 
 class Table(NamedTuple):
-    """All rows at one time."""
+    """The rows of all topics at one moment."""
 
     namespaces: dict[NamespaceName, list[Row]]
     counters: dict[TopicBase, tuple[int, int, int, int]]
@@ -105,7 +101,7 @@ class Table(NamedTuple):
 
 
 class TopicTable:
-    """Cached table, which is built on request."""
+    """Cache of the table."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
         self._broker = broker
@@ -123,7 +119,7 @@ class TopicTable:
         return self._table is not None
 
     async def current(self) -> Table:
-        """Return a table that is recent enough. Concurrent callers share one computation."""
+        """Return a table that is at most two seconds old. Concurrent callers share one computation."""
         clock = self._runtime.clock
         async with self._turn:
             self._asked_ms = clock.monotonic_ms()
@@ -179,7 +175,7 @@ class TopicTable:
         return table._replace(is_cut=is_cut, took_ms=clock.monotonic_ms() - table.monotonic_ms)
 
     async def _exceeded_quotas(self, names: list[str]) -> dict[str, Exceeded]:
-        """Return exceeded backlog quotas by topic name. Only quotas that block producers are measured."""
+        """Return exceeded backlog quotas by topic name. Quotas that do not block producers are ignored."""
         limited: list[Topic] = []
 
         def look() -> Iterator[None]:
@@ -266,7 +262,6 @@ class TopicTable:
         )
 
     def _topic_rates(self, topic: TopicBase, table: Table, before: Table | None) -> tuple[float, float, float, float]:
-        """Return the topic's rates since the previous table, or of the last statistics window."""
         counted = table.counters[topic] = counters_of(topic)
         old = None if before is None else before.counters.get(topic)
         if before is None or old is None:
@@ -297,7 +292,7 @@ def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
 
 
 async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], bool], clock: Any) -> Found:
-    """Return a page of the topics that the caller may list, sorted by the requested field, then by name."""
+    """Return the requested page of the topics that the caller may list, sorted by the requested field, then by name."""
     chosen: list[list[Row]] = []
     sums = dict.fromkeys(FIGURES, 0.0)
     counts = {"all": 0, "matching": 0}

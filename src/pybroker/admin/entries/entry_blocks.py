@@ -1,13 +1,10 @@
 """Bulk reads: ranges of a ledger's entries, sent as blocks of segment files with positions and checksums.
 
-Operation: a thread sends the part that is in the ledger's file, unchanged and in slices. The part in memory is
-converted to blocks, a few MiB per response. Each response contains the entry id at which the next request continues.
+A thread sends entries in the ledger's file unchanged; entries in memory are converted to blocks, a few MiB per
+response. Each response contains the entry id at which the next request continues, and a Content-Length, so that a
+reader detects truncation. Only durable entries are sent.
 
-Invariants: each response has a Content-Length, so that a reader detects a truncated response. Only durable entries are
-sent.
-
-Limits: `maxConcurrentBulkReads` concurrent responses, each with one slice in memory; and the namespace's rate, which is
-consumed before a slice is read.
+Limits: `maxConcurrentBulkReads` concurrent responses, each with one slice in memory, and the namespace's rate.
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ class BulkReads:
         self.refused = 0
 
     def figures(self) -> dict[str, float]:
-        """Return the number of running bulk reads, and totals of sent, delayed and rejected reads."""
+        """Return counters by name: running bulk reads, and totals of sent, delayed and rejected reads."""
         return {
             "bulk_reads": self.permits.taken,
             "bulk_reads_waiting": self.permits.waiting,
@@ -81,12 +78,14 @@ class BulkReads:
 
     @property
     def write_timeout_s(self) -> float:
-        """Time in seconds after which the connection of a client that reads nothing is closed."""
+        """Seconds after which the connection of a client that reads nothing is closed."""
         return self._config.http_write_timeout_ms / 1000
 
     @asynccontextmanager
     async def permit(self, holder: Holder) -> AsyncIterator[None]:
-        """Wait for a permit to send a response; each holder has a fair share. Raises AdminError 429."""
+        """Hold a permit to send a response within this context; holders (roles or addresses) get fair shares. Raises
+        AdminError 429.
+        """
         try:
             async with self.permits.held(holder, self._config.bulk_read_pending_timeout_ms / 1000):
                 yield
@@ -98,7 +97,9 @@ class BulkReads:
 
     @asynccontextmanager
     async def room_in_memory(self) -> AsyncIterator[None]:
-        """Reserve memory for entries that come from memory, and for their blocks. Raises AdminError 503."""
+        """Reserve memory for entries that come from memory, and for their blocks, within this context. Raises
+        AdminError 503.
+        """
         room = Holding(self._memory, self._memory.views)
         timeout_s = self._config.bulk_read_pending_timeout_ms / 1000
         try:
@@ -119,7 +120,7 @@ class BulkReads:
             room.close()
 
     async def pass_bytes(self, namespace: NamespaceName, size_bytes: int) -> None:
-        """Wait until the namespace's rate permits `size_bytes`."""
+        """Wait until the bulk read rate of `namespace` permits `size_bytes`."""
         rate = self._config.bulk_read_throttling_rate_per_namespace_in_byte
         if rate <= 0:
             return
@@ -136,8 +137,8 @@ class BulkReads:
 
 
 class BlocksResponse(Response):
-    """Response with the blocks of the entries from `first_entry_id` up to but not including `end_entry_id`, possibly
-    not all of them.
+    """Response with blocks of the entries from `first_entry_id` up to, but not including, `end_entry_id`; it may end
+    earlier.
     """
 
     def __init__(
@@ -234,9 +235,7 @@ def _slices(stored: StoredBlocks, slice_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _read(offset: int, length: int, file: LedgerFile) -> bytes:
-    """Read a part of the file. Bytes that a truncated file lacks are replaced by zeros, which fail the reader's
-    checksum.
-    """
+    """Read a part of the file. Missing bytes are replaced by zeros, so that the reader's checksum fails."""
     return file.read_at(length, offset).ljust(length, b"\0")
 
 

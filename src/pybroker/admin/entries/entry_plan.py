@@ -1,9 +1,7 @@
-"""Plans: the entries of a topic between two positions, for readers of ledger ranges such as analytics and copies.
+"""Plans of bulk reads: the ledgers and entries of a topic between two positions, for analytics and copies.
 
-Most figures come from the list of ledgers. For a partly covered ledger, the store returns totals; for a large ledger,
-it returns points at which the ledger can be split. A plan contains the entries that are durable in one event loop
-iteration. `PlanBudget` limits the ledgers and points of a response; a truncated plan contains the position at which to
-continue.
+A plan contains the entries that are durable at one moment. `PlanBudget` limits the size of a response; a truncated plan
+contains the position at which the next request continues.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -37,7 +35,7 @@ Pair = tuple[int, int]
 
 
 class AskedTopic(msgspec.Struct):
-    """One topic of the namespace, by its local name. Positions are [ledger id, entry id]."""
+    """One requested topic, by its local name in the namespace. Positions are [ledger id, entry id]."""
 
     topic: str
     start: Pair | None = None
@@ -46,7 +44,7 @@ class AskedTopic(msgspec.Struct):
 
 
 class AskedPlans(msgspec.Struct):
-    """Several topics in one request. `points`: include split points."""
+    """Request for plans of several topics. `points`: include positions at which large ledgers can be split."""
 
     topics: list[AskedTopic]
     points: bool = True
@@ -56,7 +54,7 @@ class LedgerShown(msgspec.Struct, omit_defaults=True):
     """Requested part of a ledger: entries from `firstEntry` up to but not including `endEntry`.
 
     `hidden`: entries that readers must skip (aborted messages and transaction markers), as a portable Roaring bitmap in
-    Base64. Absent if there are none. It never changes.
+    Base64; absent if there are none.
     """
 
     ledgerId: int
@@ -70,8 +68,8 @@ class LedgerShown(msgspec.Struct, omit_defaults=True):
 
 
 class TopicShown(msgspec.Struct, omit_defaults=True):
-    """Plan of a topic, or the reason why there is no plan. `isHeldBack`: the plan ends before the first message of an
-    open transaction.
+    """Plan of a topic, or the reason why there is no plan. `isHeldBack`: the plan ends at the first message of an open
+    transaction.
 
     `next`: the response was truncated; send this position as `start` to continue. `placeAtTime`: position of the first
     entry published at or after the requested time, or the end of the topic.
@@ -91,7 +89,7 @@ class TopicShown(msgspec.Struct, omit_defaults=True):
 
 
 class PlanBudget:
-    """Remaining number of ledgers and points in a response, and deadline of the wait for the ends of transactions."""
+    """Remaining number of ledgers and split points in a response, and the deadline for waiting until transactions end."""
 
     def __init__(self, runtime: Runtime, rows: int = MAX_PLAN_ROWS) -> None:
         self._rows = rows
@@ -114,8 +112,8 @@ class PlanBudget:
 async def plan_of(
     topic: Topic, store: LedgerStore, asked: AskedTopic, budget: PlanBudget, *, with_points: bool
 ) -> TopicShown:
-    """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady while the state of a transaction in the
-    range is unknown (`TopicTransactions.ends_known`).
+    """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady if the end of a transaction in the
+    range does not become known in time.
     """
     place_at_time = None
     if asked.publishTime is not None:
@@ -149,7 +147,7 @@ async def plan_of(
 
 
 def lost_sentences(topic: Topic, start: Position, end: Position) -> list[str]:
-    """Return one sentence for each range of requested entries that are deleted."""
+    """Return one sentence for each range of requested entries (`start` to `end`) that retention has deleted."""
     first = topic.ledger.ledgers.first_position
     sentences = []
     for lost, behind in topic.ledger.document.gone.lost_between(start, end):
@@ -180,7 +178,7 @@ class _Covered:
         self._is_sealed = row.is_sealed
 
     async def shown(self, store: LedgerStore, read_limit: ReadLimit, *, with_points: bool) -> LedgerShown:
-        """Convert to the format of the response. Raises NoSuchLedger if the ledger was trimmed meanwhile."""
+        """Return the JSON form of this part. Raises NoSuchLedger if the ledger was trimmed meanwhile."""
         whole = LedgerTotals(self._message_count, self._size_bytes)
         end = whole if self.end_entry_id == self._entry_count else await self._totals_before(store, self.end_entry_id)
         start = await self._totals_before(store, self.first_entry_id) if self.first_entry_id else LedgerTotals(0, 0)
@@ -207,16 +205,12 @@ class _Covered:
         )
 
     async def _totals_before(self, store: LedgerStore, entry_id: int) -> LedgerTotals:
-        """Return the totals up to `entry_id`. Bytes are estimated if the store does not know them, because the plan
-        uses them only to divide the work.
-        """
+        """Return the totals of the entries before `entry_id`. Bytes are estimated if the store does not know them."""
         totals = await store.index.totals_before(self.ledger_id, entry_id)
         return totals or LedgerTotals(None, self._size_bytes * entry_id // max(1, self._entry_count))
 
     def _hidden(self, read_limit: ReadLimit) -> str:
-        """Return the encoded bitmap of entries that readers must skip. It never changes, because these entries are
-        before the max read position.
-        """
+        """Return the encoded bitmap of entries that readers must skip. It never changes."""
         found = read_limit.hidden_in(self.ledger_id, self.first_entry_id, self.end_entry_id)
         if not found:
             return ""

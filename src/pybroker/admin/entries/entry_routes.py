@@ -57,7 +57,10 @@ class EntryRoutes:
         """
         asked = await call.json(AskedPlans)
         if len(asked.topics) > MAX_TOPICS:
-            raise AdminError(413, f"The request has {len(asked.topics)} topics; at most {MAX_TOPICS} are allowed")
+            raise AdminError(
+                413,
+                f"The request has {len(asked.topics)} topics, but at most {MAX_TOPICS} are allowed: split the request",
+            )
         budget = PlanBudget(call.runtime)
         shown: list[TopicShown] = []
         for start in range(0, len(asked.topics), TOPICS_AT_ONCE):

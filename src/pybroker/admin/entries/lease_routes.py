@@ -1,7 +1,7 @@
 """`/admin/v3/entries/...`: read leases, and the data directory for readers on the broker's host.
 
-Requires permission to consume from the topic. A lease protects a topic's ledgers, from one position on, from being
-trimmed.
+A read lease prevents for a limited time that ledgers of a topic are trimmed. Requires permission to consume from the
+topic.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -28,23 +28,21 @@ _MS_PER_SECOND = 1000
 
 
 class AskedLease(msgspec.Struct):
-    """One topic of the namespace, by its local name, and the position [ledger id, entry id] from which the reader
-    reads.
-    """
+    """Topic (by its local name in the namespace), and the position [ledger id, entry id] from which the reader reads."""
 
     topic: str
     start: Pair
 
 
 class AskedLeases(msgspec.Struct):
-    """Leases of one reader. `reader` is a unique name; a later request with the same name renews the leases."""
+    """Leases of one reader. `reader` is a unique name; a later request with this name renews the leases."""
 
     reader: str
     topics: list[AskedLease]
 
 
 class LeaseShown(msgspec.Struct, omit_defaults=True):
-    """A lease, or the reason why there is no lease. `lost`: requested entries that are already deleted."""
+    """A read lease, or the reason why there is none. `lost`: requested entries that are already deleted."""
 
     topic: str
     reader: str = ""
@@ -63,8 +61,8 @@ class LeasesShown(msgspec.Struct):
 
 
 class DirectoryShown(msgspec.Struct, omit_defaults=True):
-    """Data directory of the broker. `path` is returned only to clients on the broker's host. The file `run.id` in the
-    directory also contains `runId`.
+    """Data directory of the broker. `path` is returned only to clients on the broker's host. `runId` is also in the
+    file `run.id` of the directory.
     """
 
     runId: str
@@ -94,13 +92,15 @@ async def directory(call: Call) -> Response:
 async def hold(call: Call) -> Response:
     """Create, renew or move the leases of one reader. A lease expires unless it is renewed.
 
-    Repeat the request within half of the returned time. A restart of the broker ends all leases; the next request
-    creates them again, and returns entries that were trimmed meanwhile.
+    Repeat the request within half of the returned time. After a restart of the broker, the next request creates the
+    leases again, and returns entries that were trimmed meanwhile.
     """
     asked = await call.json(AskedLeases)
     owner = _owner(call, asked.reader)
     if len(asked.topics) > MAX_TOPICS:
-        raise AdminError(413, f"The request has {len(asked.topics)} topics; at most {MAX_TOPICS} are allowed")
+        raise AdminError(
+            413, f"The request has {len(asked.topics)} topics, but at most {MAX_TOPICS} are allowed: split the request"
+        )
     return Response(
         msgspec.json.encode(LeasesShown([await _hold(call, owner, each) for each in asked.topics])),
         media_type="application/json",
@@ -130,7 +130,7 @@ async def show(call: Call) -> Response:
 
 
 async def give_back(call: Call) -> Response:
-    """End the reader's leases on topics of the namespace, except leases of other roles. Return the affected topics."""
+    """End the reader's leases on topics of the namespace. Leases of other roles stay. Return the affected topics."""
     prefix = f"{PERSISTENT}://{call.namespace_name()}/"
     owner = _owner(call, call.name("reader"))
     leases = call.broker.broker_context.read_leases

@@ -1,6 +1,6 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/...`: single messages and message ids.
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}/...`: reads of single messages and message ids.
 
-Reads change nothing: no cursor moves, and no message counts as delivered.
+Reads move no cursor, and no message counts as delivered.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ async def get_id_by_time(call: Call) -> Response:
 
 
 async def get_id_by_index(call: Call) -> Response:
-    """Return the id of the entry that contains the message with an index. Requires AppendIndexMetadataInterceptor in
-    brokerEntryMetadataInterceptors.
+    """Return the id of the entry that contains the message with a given index. Requires AppendIndexMetadataInterceptor
+    in brokerEntryMetadataInterceptors.
     """
     name = call.topic_name()
     call.require_consume(name, "")

@@ -1,9 +1,6 @@
-"""REST form of a stored entry: metadata as headers, decompressed payload as body.
+"""REST form of a stored entry: metadata as headers, decompressed payload as body. Clients decode the messages.
 
-Clients decode the messages from headers and body.
-
-Invariants: each header is one line of Latin-1 for any producer input. All headers together have at most
-`MAX_HEADER_BYTES`. The body is at most as large as the caller permits.
+Each header is one line of Latin-1, whatever a producer has set; all together have at most `MAX_HEADER_BYTES`.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ _BLANKS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """Headers (a name can repeat) and body."""
+    """Headers (a name can repeat) and body of one entry."""
 
     headers: list[tuple[str, str]]
     body: bytes
@@ -48,7 +45,7 @@ def is_slow_to_view(entry: bytes) -> bool:
 def message_view(
     position: Position, entry: bytes, max_body_bytes: int, *, is_aborted: bool = False, is_uncommitted: bool = False
 ) -> MessageView:
-    """Decode the entry at `position`. Raises AdminError 422 if it is unreadable, 413 if it is too large."""
+    """Decode the entry at `position`. Raises AdminError 422 if it is unreadable, 413 if headers or body are too large."""
     metadata = _metadata(entry)
     start, end = metadata_span(entry)
     # Pulsar includes the frame around the metadata.
@@ -64,7 +61,8 @@ def message_view(
     header_bytes = sum(len(name) + len(value) for name, value in headers)
     if header_bytes > MAX_HEADER_BYTES:
         raise AdminError(
-            413, f"The message cannot be shown, because its headers have {header_bytes} bytes, which is too much"
+            413,
+            f"The message cannot be shown, because its headers have {header_bytes} bytes; the limit is {MAX_HEADER_BYTES}",
         )
     return MessageView(headers, _body(metadata, entry[end:], max_body_bytes))
 
@@ -74,7 +72,8 @@ def _metadata(entry: bytes) -> MessageMetadata:
         start, end = metadata_span(entry)
         if end - start > MAX_METADATA_BYTES:
             raise AdminError(
-                413, f"The message cannot be shown, because its metadata has {end - start} bytes, which is too much"
+                413,
+                f"The message cannot be shown, because its metadata has {end - start} bytes; the limit is {MAX_METADATA_BYTES}",
             )
         return parsed_metadata(entry, start, end)
     except ProtocolViolation as error:

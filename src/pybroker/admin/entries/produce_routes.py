@@ -1,7 +1,7 @@
 """`POST /topics/{domain}/{tenant}/{namespace}/{topic}`: publishing over HTTP.
 
 Each message becomes one entry. The response contains, for each message in order, its durable position or its error. An
-error of the whole request (names, permissions, body, schema) is a status; then no message is stored.
+error of the whole request (names, permissions, body, schema) is a status, and no message is stored.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Answer = Position | BrokerError
 
 
 class RestProduceRoutes:
-    """Routes for publishing. Selects partitions round robin."""
+    """Routes for publishing."""
 
     def __init__(self) -> None:
         self._turns = count()
@@ -102,8 +102,8 @@ class RestProduceRoutes:
         ]
 
     async def publish(self, call: Call) -> Response:
-        """Publish messages. On a partitioned topic, the key selects the partition of a message; messages without a key
-        are distributed round robin.
+        """Publish messages. On a partitioned topic, the key selects the partition; messages without a key are
+        distributed round robin.
         """
         name = call.topic_name()
         call.require_produce(name)
@@ -170,7 +170,6 @@ async def _published(call: Call, topic_of: Callable[[RestMessage], TopicName]) -
 
 
 async def _other_owner(call: Call, name: TopicName) -> Owner | None:
-    """Return the owner of a partition; None if this broker serves it. Other topics have been redirected to their owner."""
     ownership = call.broker.ownership
     if ownership is None or name == call.topic_name():
         return None
@@ -179,7 +178,9 @@ async def _other_owner(call: Call, name: TopicName) -> Owner | None:
 
 
 async def _published_elsewhere(call: Call, owner: Owner, name: TopicName, request: RestMessages) -> PublishResults:
-    """Publish messages to a partition at another broker. Its refusal is that of each message: others may be stored."""
+    """Publish messages to a partition at another broker. If that broker rejects the request, each of these messages
+    gets the error.
+    """
     others = call.broker.other_brokers
     assert others is not None, "a broker with other owners has it"
     base = name.partitioned_name
@@ -189,7 +190,10 @@ async def _published_elsewhere(call: Call, owner: Owner, name: TopicName, reques
         found = await others.call(base_url(owner.urls, call.scope["scheme"]), "POST", path, body)
         results = msgspec.convert(found, PublishResults)
         if len(results.messagePublishResults) != len(request.messages):
-            raise ServiceNotReady(f"the owner of {name} returned {len(results.messagePublishResults)} results")
+            raise ServiceNotReady(
+                f"the broker that owns {name} returned {len(results.messagePublishResults)} results for "
+                f"{len(request.messages)} messages, so it is unknown which messages are stored"
+            )
         return results
     except (AdminError, ServiceNotReady, msgspec.ValidationError) as error:
         is_passing = isinstance(error, ServiceNotReady) or (
@@ -219,9 +223,6 @@ async def _topic(call: Call, name: TopicName) -> TopicBase:
 
 
 async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]) -> _Making:
-    """Return the encoder of the request's messages. The schema is registered like the schema of a producer, with the
-    same errors.
-    """
     producer_name = request.producerName or DEFAULT_PRODUCER
     name = call.topic_name()
     if request.schemaVersion is not None and not request.valueSchema:
@@ -239,8 +240,6 @@ async def _making(call: Call, request: RestMessages, topics: Sequence[TopicBase]
 
 
 class _Making:
-    """Encoder for the messages of one request."""
-
     def __init__(self, producer_name: str, schema: SchemaData, version: bytes) -> None:
         self._producer_name = producer_name
         self._version = version

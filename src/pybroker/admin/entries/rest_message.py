@@ -1,6 +1,6 @@
 """Messages in REST bodies, and their conversion to the stored form according to the schema type. Pure.
 
-Invariant: the stored message equals the message of a client with the same schema.
+The stored message equals the message of a client with the same schema.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -69,20 +69,22 @@ class _SchemaInfo(msgspec.Struct):
 
 
 def whole_number(value: int | str, name: str) -> int:
-    """Convert to an integer from 0 to 2^63 - 1. Raises AdminError 400 otherwise. `name`: the member, for the error
-    text.
+    """Return `value` as an integer from 0 to 2^63 - 1. Raises AdminError 400 otherwise; `name` is the JSON member in
+    the error text.
     """
     try:
         number = int(value) if isinstance(value, int) or len(value) < MAX_DIGITS else -1
     except ValueError:
         number = -1
     if not 0 <= number < 1 << 63:
-        raise AdminError(400, f"{name} is {str(value)[:MAX_DIGITS]!r}: it must be an integer of 0 or more")
+        raise AdminError(
+            400, f"The message field {name} is {str(value)[:MAX_DIGITS]!r}: expected an integer of 0 or more"
+        )
     return number
 
 
 def schema_of(text: str) -> SchemaData:
-    """Parse a schema. Raises AdminError 400."""
+    """Parse the JSON of a SchemaInfo. Raises AdminError 400."""
     if not text:
         return DEFAULT_SCHEMA
     try:
@@ -101,9 +103,7 @@ def _definition(info: _SchemaInfo) -> bytes:
 
 
 def key_value_schema(key: SchemaData, value: SchemaData) -> SchemaData:
-    """Return the KEY_VALUE schema for messages whose key has its own schema. The key is stored separately from the
-    value.
-    """
+    """Return the KEY_VALUE schema for messages whose key has its own schema. Key and value are stored separately."""
     properties = {"kv.encoding.type": "SEPARATED"}
     for side, schema in (("key", key), ("value", value)):
         properties[f"{side}.schema.name"] = ""
@@ -116,7 +116,9 @@ Encoder = Callable[[str], bytes]
 
 
 def encoder(schema: SchemaData) -> Encoder:
-    """Return the conversion from text to a payload. Raises AdminError 400 for schema types that have no text form."""
+    """Return the function that converts a message's text to its payload. Raises AdminError 400 for schema types without
+    a text form.
+    """
     try:
         return _ENCODERS[schema.type]
     except KeyError:
@@ -127,8 +129,8 @@ def encoder(schema: SchemaData) -> Encoder:
 
 
 def encoded(encode: Encoder, text: str, what: str) -> bytes:
-    """Convert `text`. Raises AdminError 400 if it does not match the schema. `what`: "key" or "value", for the error
-    text.
+    """Convert `text` with `encode`. Raises AdminError 400 if the text does not match the schema. `what` is "key" or
+    "value" in the error text.
     """
     try:
         return encode(text)
@@ -168,7 +170,7 @@ _ENCODERS: dict[SchemaType, Encoder] = {
 
 
 def partition_of_key(key: str, partitions: int) -> int:
-    """Return the partition that a Java client selects by default."""
+    """Return the partition that a Java client selects for `key` by default."""
     units = memoryview(key.encode("utf-16-be", errors="surrogatepass")).cast("B")
     key_hash = 0
     for index in range(0, len(units), 2):

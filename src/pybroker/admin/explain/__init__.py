@@ -1,1 +1,1 @@
-"""`.../explain`: findings of `broker/explain` over REST. Start with `explain_routes.py`."""
+"""REST routes of `explain`, which reports why messages wait. Start with `explain_routes.py`."""

@@ -1,7 +1,6 @@
 """`.../explain`: reports why messages of a topic or subscription wait, as findings with evidence and suggested calls.
 
-Requests change nothing. Expensive work runs in time slices. Lists in the evidence are limited and contain the number of
-omitted items.
+Requests change nothing. Lists in the evidence are limited and contain the number of omitted items.
 """
 
 from __future__ import annotations
@@ -144,7 +143,6 @@ async def _of_producer(call: Call, topic: TopicBase, producer: str) -> Response:
 
 
 async def _quota(topic: TopicBase) -> Exceeded | None:
-    """Return the exceeded backlog quota, or None. A backlog that cannot be measured counts as not exceeded."""
     return await exceeded_if_known(topic) if isinstance(topic, Topic) else None
 
 
@@ -186,9 +184,8 @@ def _of_membership(call: Call) -> list[Finding]:
 
 
 def of_subscriptions(topic: TopicBase, names: list[str]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return summaries of the named subscriptions. A subscription that was deleted meanwhile is omitted.
-
-    Pauses during and after each subscription, because a summary can take long.
+    """Return summaries of the named subscriptions, without those that were deleted meanwhile. Yields within and after
+    each subscription, because a summary can take long.
     """
     listed: list[dict[str, Any]] = []
     for name in names:
@@ -208,9 +205,6 @@ def _findings(topic: TopicBase, subscription: SubscriptionBase) -> Steps:
 
 
 def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = None) -> None:
-    """Raise AdminError 503 or 404 if the topic or subscription was closed meanwhile, because the findings are outdated
-    then.
-    """
     if topic.is_fenced:
         raise ServiceNotReady(f"Topic {topic.name} is being unloaded: send the request again")
     if subscription is not None and subscription.is_closed:
@@ -218,7 +212,9 @@ def _require_served(topic: TopicBase, subscription: SubscriptionBase | None = No
 
 
 def answer(call: Call, subject: dict[str, Any], findings: list[Finding], **more: object) -> Response:
-    """Return the response for any subject. `more`: additional members."""
+    """Return the response of an explain request: the JSON of the explained object (`subject`), its findings, and the
+    members `more`.
+    """
     document: dict[str, Any] = {"topic": str(call.topic_name())}
     if "subscription" in call.scope["path_params"]:
         document["subscription"] = call.name("subscription")
@@ -243,7 +239,9 @@ def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
 
 
 def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
-    """Return the hash and consumer of a key. None if the subscription type ignores keys, or if it has no consumers."""
+    """Return the hash of `key` and the consumer that owns the hash. None if the subscription type ignores keys, or
+    without consumers.
+    """
     key_order = subscription.key_order
     if key_order is None or not subscription.consumers:
         return None

@@ -1,4 +1,4 @@
-"""Headline of an explanation: the state of its subject, and the start of this state. Pure."""
+"""Headline of an explanation: the state of the explained object, and since when it lasts. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pybroker.model.findings import Finding
 
 
 def headline(document: Mapping[str, Any], findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return `text` and `since` (Unix milliseconds, None if unknown)."""
+    """Return `text` and `since` (Unix milliseconds, None if unknown) from the object's JSON and the findings about it."""
     waits = bool(document["waiting"])
     since = [each.since_ms for each in findings if each.waits and each.since_ms is not None]
     for each in document.get("subscriptions", ()):

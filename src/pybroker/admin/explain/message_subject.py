@@ -1,7 +1,4 @@
-"""State of one message: applies the rules, and reads the data that they request.
-
-An entry is read only if a rule requests it, from the cache or within reserved memory, and for at most `READ_TIMEOUT_S`.
-"""
+"""Explanation of one message: applies the rules of `broker/explain/messages.py`, and reads the entry if necessary."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ _MAX_NUMBER = (1 << 63) - 1
 
 
 def parsed_message_id(text: str) -> tuple[Position, int | None]:
-    """Parse `ledger:entry`, `ledger:entry:batchIndex`, or the form of clients, `ledger:entry:partition:batchIndex`. A
-    batch index of -1 means no batch. Raises AdminError 400 otherwise.
+    """Return position and batch index of a message id: `ledger:entry`, `ledger:entry:batchIndex`, or
+    `ledger:entry:partition:batchIndex`. A batch index of -1 means no batch. Raises AdminError 400 for other text.
     """
     parts = text.split(":")
     if len(text) > 4 * MAX_DIGITS or not 2 <= len(parts) <= 4 or not all(_is_number(each) for each in parts):
@@ -54,8 +51,8 @@ def _is_number(text: str) -> bool:
 
 
 async def message_reasons(call: Call, topic: Topic, subscription: Subscription, text: str) -> Reasons:
-    """Return the findings about the message `text`. Raises AdminError 400 for an invalid id, 503 if too many requests
-    view messages.
+    """Return the findings about the message with the id `text`. Raises AdminError 400 for an invalid id, 503 if too
+    many requests view messages.
     """
     position, batch_index = parsed_message_id(text)
     asked = MessageQuestion(topic, subscription, position, batch_index)
@@ -101,9 +98,6 @@ async def _entry(call: Call, topic: Topic, position: Position) -> StoredEntry:
 
 
 async def _is_in_view(topic: Topic, position: Position) -> bool:
-    """Return whether the compacted view contains the entry. An unreadable view counts as containing it, because
-    delivery then reports the error.
-    """
     view, store = topic.ledger.compacted, topic.broker_context.ledgers.store
     if view is None:
         return True

@@ -1,7 +1,6 @@
-"""The broker of a cluster that explains a topic: its owner, if the owner is a pybroker that answers.
+"""Selection of the broker that explains a topic in a cluster: the owner of its bundle, if the owner is a pybroker.
 
-A topic whose bundle has no owner gets one by a lookup, as when a client connects. Each wait is short, because the owner or the
-leader may be frozen.
+A bundle without an owner is assigned by a lookup. Each wait is short, because the owner or the leader may be frozen.
 """
 
 from __future__ import annotations
@@ -30,7 +29,9 @@ PROBE_WAIT_S = 2.0
 
 
 def owner_shown(call: Call) -> dict[str, Any]:
-    """Return the bundle of the path's topic, and this broker if it is the owner; nothing for a broker that is alone."""
+    """Return the JSON members for the bundle of the path's topic, and for this broker as its owner; empty for a
+    standalone broker.
+    """
     ownership, name = call.broker.ownership, call.topic_name()
     if ownership is None or not _has_bundle(call, name):
         return {}
@@ -44,7 +45,9 @@ def _has_bundle(call: Call, name: TopicName) -> bool:
 
 
 async def explained_elsewhere(call: Call, name: TopicName) -> Response | list[Finding] | None:
-    """Return the redirect to the owner of `name`, or why no owner can explain it; None if this broker explains it."""
+    """Return a redirect to the owner of topic `name`, or findings why no owner can explain it; None if this broker
+    explains the topic.
+    """
     ownership = call.broker.ownership
     if ownership is None or call.broker.partitioned.get(name) is not None:
         return None
@@ -57,7 +60,7 @@ async def explained_elsewhere(call: Call, name: TopicName) -> Response | list[Fi
     except BundleUnloading:
         return [subject.unloading()]
     except (AdminError, ServiceNotReady, TimeoutError) as error:
-        return [subject.without_owner(str(error) or "the broker that decides does not answer")]
+        return [subject.without_owner(str(error) or "the broker that must assign an owner does not respond")]
     except (MetadataError, StoreError) as error:
         session = call.broker.metadata_store.session_report
         unreachable = explain_metadata(f"Topic {name} is not served", session, call.runtime.clock, waits=True)
@@ -84,7 +87,9 @@ async def _at(
 
 
 async def owner_conflict(call: Call, name: TopicName) -> list[Finding]:
-    """Return whether the stored ownership document contradicts this broker, which serves the topic."""
+    """Return a finding if the ownership document in the metadata store contradicts this broker, which serves topic
+    `name`.
+    """
     ownership = call.broker.ownership
     if ownership is None:
         return []

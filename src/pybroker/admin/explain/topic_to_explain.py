@@ -1,7 +1,6 @@
-"""Loads the topic to explain. If it is being loaded or closed, waits for a short time only.
+"""Loading of the topic to explain.
 
-An explanation of a blocked topic must not block itself: the response is sent within `LOAD_WAIT_S`. A load that was
-started continues in the background.
+An explanation waits at most `LOAD_WAIT_S` seconds for a topic that is being loaded or closed.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ LOAD_WAIT_S = 2.0
 
 
 async def topic_to_explain(call: Call) -> TopicBase | list[Finding] | Response:
-    """Return the topic of the path, the findings why it is not available, or the redirect to its owner.
+    """Return the topic of the path, the findings why it is not available, or a redirect to its owner.
 
-    Raises 404 if it does not exist.
+    Raises AdminError 404 if it does not exist.
     """
     name = call.topic_name()
     if (elsewhere := await explained_elsewhere(call, name)) is not None:

@@ -1,4 +1,4 @@
-"""HTTP layer below the routes: connections, request heads, limits, credentials, and the fault boundary of each request.
+"""HTTP layer below the REST routes: connections, request heads, limits, credentials, and errors.
 
 Start with `application.py` (requests), then `protocol.py` (connections).
 """

@@ -1,8 +1,7 @@
 """Check of the Host header in HTTP requests without credentials, to prevent DNS rebinding.
 
-A web page of another site can make its own host name resolve to this machine. The browser then treats the broker as
-part of that site, so the page can read the broker's responses. The Host header of these requests contains the name of
-the other site.
+With DNS rebinding, a web page of another site makes its own host name resolve to this machine, and then reads the
+broker's responses. The Host header contains that name.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ _HOST = re.compile(r"(\[[^\]]*\]|[^\[\]:]*)(?::[0-9]*)?")
 class AcceptedHosts:
     """Accepts IP addresses, `localhost` and its subdomains, and configured names.
 
-    IP addresses cannot be rebound, because a browser that connects to an IP address does not query DNS. The unspecified
-    address (0.0.0.0) is accepted only if it is configured: browsers connect to this machine then, but without their
-    protection of local addresses.
+    IP addresses cannot be rebound. The unspecified address (0.0.0.0) is accepted only if it is configured, because
+    browsers connect to this machine with it, but do not protect it like a local address.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -56,8 +54,8 @@ class AcceptedHosts:
         return name in self._names or name == LOCALHOST or name.endswith(f".{LOCALHOST}")
 
     def check(self, host_header: str | None) -> None:
-        """Check the host. Raises AdminError 421. A request without a Host header is accepted, because browsers always
-        send one.
+        """Check the Host header. Raises AdminError 421. A request without a Host header is accepted, because browsers
+        always send one.
         """
         if host_header is None or self.accepts(host_header):
             return
@@ -83,5 +81,4 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _name_of(host: str) -> str:
-    """Return the host in the form that is compared: lower case, without brackets and without a final dot."""
     return host.strip().removeprefix("[").removesuffix("]").lower().removesuffix(".")

@@ -1,8 +1,8 @@
-"""Processing of requests: header limit, credentials, route, response, and the fault boundary.
+"""Processing of HTTP requests: header limit, credentials, route, response, and conversion of exceptions.
 
-Invariants: for any exception of a handler, the client receives one response with Pulsar's status and `{"reason": ...}`;
-if the response had already begun, the connection is closed. An unexpected exception is logged once, and clients never
-see its stack trace. Only `/metrics`, health probes and the console's files require no credentials.
+For any exception of a handler, the client receives one response with Pulsar's status and `{"reason": ...}`; if the
+response had already begun, the connection is closed. Only unexpected exceptions are logged. Only `/metrics`, health
+probes and the console's files require no credentials.
 """
 
 from __future__ import annotations
@@ -167,8 +167,7 @@ def _check_site(scope: Scope) -> None:
     """Reject changes by web pages of other sites, which would use the permissions of the browser's user. Raises
     AdminError 403.
 
-    Browsers send the header Sec-Fetch-Site to trustworthy addresses (HTTPS or local), and pages cannot change it. Other
-    programs do not send it.
+    Only browsers send the header Sec-Fetch-Site, and pages cannot change it.
     """
     site = Headers(scope=scope).get("sec-fetch-site", "none")
     if scope["method"] not in _READING_METHODS and site not in _OWN_SITES:
@@ -182,8 +181,8 @@ def _check_site(scope: Scope) -> None:
 class _Answer:
     """Response to one request, with a deadline for each write.
 
-    Invariant: a response starts only after the request body has arrived, unless the body exceeds its limit. Otherwise
-    bytes that arrive after the connection is closed could reset it before the client has read the response.
+    A response starts only after the request body has arrived, unless the body exceeds its limit. Otherwise late bytes
+    could reset the connection before the client has read the response.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, share: Share, runtime: Runtime) -> None:
@@ -264,7 +263,6 @@ def _client_address(scope: Scope) -> str:
 
 
 def _content_length(start: Message) -> int:
-    """Return the declared size in bytes; 0 if the response is generated while it is sent."""
     return next((int(value) for name, value in start["headers"] if name == b"content-length"), 0)
 
 

@@ -1,7 +1,7 @@
 """Audit log: the logger `pybroker.audit` writes one line per REST call that can change something, successful or not.
 
-Invariant: a line contains no secret: no body, header or query token. Published messages, read leases and plans are not
-logged, because they are frequent.
+A line contains no body, header or query token. Published messages, read leases and plans are not logged, because they
+are frequent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECRET = frozenset({"token"})
 
 
 def is_act(method: str, route_path: str) -> bool:
-    """Return whether calls of the route are logged. `route_path` is "" for an unknown path."""
+    """Return whether calls of the route are written to the audit log. `route_path` is "" for an unknown path."""
     return method not in _LOOKING and route_path != "" and not route_path.startswith(_TRAFFIC)
 
 

@@ -1,8 +1,7 @@
 """Sending of parts of files with `sendfile`, in a thread.
 
-Invariants: while a thread sends, no other code writes to the connection. The end of the request ends the thread. The
-thread has its own duplicate of the socket descriptor; otherwise it could write to a new connection that reuses the
-descriptor number. docs/contributing/benchmarks.md compares this with copying through the event loop.
+While a thread sends, no other code writes to the connection. The thread uses its own duplicate of the socket
+descriptor; otherwise it could write to a new connection that reuses the descriptor number.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class FileSender:
 
     @asynccontextmanager
     async def sending(self, timeout_s: float) -> AsyncIterator[SocketWriter]:
-        """Yield the socket after earlier writes are complete. Raises ClientGone."""
+        """Wait until earlier writes are complete, then yield the socket for one thread. Raises ClientGone."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._transport.get_write_buffer_size() and not self._transport.is_closing():  # noqa: ASYNC110
@@ -64,7 +63,7 @@ class FileSender:
             writer.release()
 
     def sent(self, size_bytes: int) -> None:
-        """Report to h11 that `size_bytes` of the body were sent. Raises ClientGone."""
+        """Report to the HTTP parser (h11) that `size_bytes` of the body were sent. Raises ClientGone."""
         if self._transport.is_closing():
             raise ClientGone
         self._connection.send_with_data_passthrough(h11.Data(data=_Sent(size_bytes)))  # type: ignore[arg-type]
@@ -73,8 +72,7 @@ class FileSender:
 class SocketWriter:
     """Socket descriptor for one thread. The thread calls `send`; the event loop calls `release`.
 
-    Invariant: the later of both calls closes the descriptor, so it is closed exactly once and never while the thread
-    uses it.
+    The later of both calls closes the descriptor.
     """
 
     def __init__(self, descriptor: int, timeout_s: float) -> None:
@@ -85,8 +83,8 @@ class SocketWriter:
         self._released = threading.Event()
 
     def send(self, offset: int, length: int, file: LedgerFile) -> None:
-        """Send a part of `file`. Raises ClientGone if the client has disconnected, or has read nothing for the
-        timeout.
+        """Send `length` bytes of `file` from `offset`. Raises ClientGone if the client has disconnected, or has read
+        nothing for the timeout.
         """
         with self._lock:
             if self._released.is_set():

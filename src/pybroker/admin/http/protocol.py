@@ -1,8 +1,7 @@
 """One HTTP connection: uvicorn's HTTP/1.1 protocol with additional limits.
 
-Added are connection limits (total and per address); a deadline for request heads, which uvicorn does not enforce while
-data arrives; closing of connections whose client does not read; a read limit per event loop iteration; and the client
-certificate.
+The limits are: connections in total and per address, time for a request head, time in which a client reads nothing, and
+bytes read per event loop iteration.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from pybroker.admin.http.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, 
 from pybroker.admin.http.file_sending import FILE_SENDER_KEY, FileSender
 from pybroker.admin.http.strict_head import StrictConnection
 from pybroker.auth.server_tls import peer_certificate
+from pybroker.runtime.proxy_protocol import Address
 from pybroker.waiting.slots import Slots
 
 READ_BYTES = 16 * 1024
@@ -36,10 +36,7 @@ _silent.propagate = False
 
 
 class Connections(ServerState):
-    """Open connections and running requests.
-
-    Invariant: `all_closed` is set exactly when no connection is open.
-    """
+    """Open connections and running requests. `all_closed` is set while no connection is open."""
 
     def __init__(self, limit: int, limit_per_address: int, head_timeout_s: float) -> None:
         super().__init__()
@@ -58,10 +55,12 @@ class Connections(ServerState):
 
 
 class HttpProtocol(H11Protocol):
-    """One HTTP connection. `Connections` lists it while it is open."""
+    """One HTTP connection, which `Connections` lists while it is open."""
 
-    def __init__(self, config: Config, connections: Connections) -> None:
+    def __init__(self, config: Config, connections: Connections, proxied_client: Address | None = None) -> None:
+        """`proxied_client` is the address of the client from the PROXY header of a load balancer."""
         super().__init__(config, connections, {}, asyncio.get_running_loop())
+        self._proxied_client = proxied_client
         self.logger = _silent
         self.access_log = False
         assert config.h11_max_incomplete_event_size is not None
@@ -74,6 +73,7 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.client = self._proxied_client or self.client
         self._all.all_closed.clear()
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         # uvicorn copies this state into each request's scope.
@@ -132,8 +132,8 @@ class HttpProtocol(H11Protocol):
         super().on_response_complete()
 
     def close_if_stalled(self, now_s: float, longest_s: float) -> None:
-        """Close the connection if its client does not read. While a response is generated, the writer of the response
-        enforces the deadline instead.
+        """Close the connection if its client has read nothing for `longest_s` seconds. While a response is generated,
+        its writer enforces the deadline instead.
         """
         is_answering = self.cycle is not None and not self.cycle.response_complete
         owed_bytes = self.transport.get_write_buffer_size()
@@ -163,13 +163,10 @@ class HttpProtocol(H11Protocol):
 
 
 class Reader(asyncio.BufferedProtocol):
-    """Limits how much a connection reads per event loop iteration.
+    """Limits how many bytes a connection reads per event loop iteration."""
 
-    A separate class, because the event loop reads without limit for the protocol class of uvicorn.
-    """
-
-    def __init__(self, config: Config, connections: Connections) -> None:
-        self._connection = HttpProtocol(config, connections)
+    def __init__(self, config: Config, connections: Connections, proxied_client: Address | None = None) -> None:
+        self._connection = HttpProtocol(config, connections, proxied_client)
         self._buffer = connections.receive_buffer
         self._transport: asyncio.Transport
         self.connection_lost = self._connection.connection_lost  # type: ignore[method-assign]

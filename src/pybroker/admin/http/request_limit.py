@@ -1,7 +1,6 @@
 """Limit of requests per second and client address (`httpRequestsLimitEnabled`).
 
-At most MAX_CLIENTS addresses are tracked. The least recently active address is removed first, which restores its full
-allowance.
+At most MAX_CLIENTS addresses are tracked; the least recently active address is removed first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ MAX_CLIENTS = 10_000
 
 
 class RequestLimit:
-    """Token buckets by client address. The caller passes monotonic milliseconds."""
+    """Token buckets by client address. Times are monotonic milliseconds."""
 
     def __init__(self, max_per_second: float) -> None:
         assert max_per_second > 0
@@ -24,7 +23,7 @@ class RequestLimit:
         self._buckets: dict[str, TokenBucket] = {}
 
     def take(self, address: str, now_ms: float) -> None:
-        """Count one request. Raises AdminError 429 above the limit."""
+        """Count one request of `address`. Raises AdminError 429 above the limit."""
         # Reinsert, so that the dictionary is ordered by last request.
         bucket = self._buckets.pop(address, None) or TokenBucket(self._units, self._period_ms, now_ms)
         if len(self._buckets) >= MAX_CLIENTS:

@@ -1,6 +1,6 @@
-"""Tree of path segments that finds the routes which can match a path.
+"""Search tree over path segments, which finds the REST routes that can match a path.
 
-Without the tree, each of several hundred routes would be matched against the whole path, which can have 8 KiB.
+The tree avoids matching each of several hundred routes against a path of up to 8 KiB.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ _REST = "{rest:path}"
 
 
 class _Node:
-    """Routes that share the path from the root to this node."""
-
     __slots__ = ("ends", "fixed", "open_ends", "parameter")
 
     def __init__(self) -> None:
@@ -35,11 +33,7 @@ class _Node:
 
 
 class RouteTable:
-    """All routes in order. Immutable.
-
-    Invariant: there is one router per set of routes that some path can match. The number of routers is less than the
-    square of the number of routes.
-    """
+    """All routes in order. Immutable."""
 
     def __init__(self, routes: Sequence[BaseRoute], default: ASGIApp) -> None:
         self._default = default
@@ -67,7 +61,7 @@ class RouteTable:
         return router
 
     def candidates(self, path: str) -> list[int]:
-        """Return the indexes of all matching routes, unordered. A few routes may be included that do not match."""
+        """Return the indexes of all matching routes, unordered, and possibly of a few routes that do not match."""
         nodes, found = [self._root], []
         for segment in path.split("/"):
             reached = []

@@ -1,7 +1,6 @@
 """Strict parsing of HTTP requests, to prevent request smuggling.
 
-Rejected are heads with a line that does not end in CR LF, with a folded header, or with both Content-Length and
-Transfer-Encoding; and bodies with chunks so small that parsing them costs many times their size.
+Rejects ambiguous heads, and bodies in very small chunks.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ _END = b"\r\n\r\n"
 
 
 class StrictConnection(h11.Connection):
-    """h11 connection that also checks the bytes before h11 parses them (`trailing_data`), because h11's events do not
-    show line ends. After a violation, `next_event` always raises RemoteProtocolError.
+    """h11 connection that also checks line ends, which h11 does not report. After a violation, `next_event` always
+    raises RemoteProtocolError.
     """
 
     def __init__(self, max_head_bytes: int) -> None:

@@ -1,1 +1,1 @@
-"""Routes that inspect a subscription. `broker/inspection/` computes the results."""
+"""REST routes that inspect a subscription. `broker/inspection/` computes the results."""

@@ -1,6 +1,6 @@
-"""`.../message/{ledger}/{entry}/...` and `.../disconnect`: operations on one message, consumer, or producer.
+"""REST operations on one message, consumer, or producer: `.../message/{ledger}/{entry}/...` and `.../disconnect`.
 
-Each call is recorded in the audit log (`http/audit.py`).
+Each call is recorded in the audit log.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ def routes() -> list[Route]:
 
 async def acknowledge(call: Call) -> Response:
     """Acknowledge one entry, or with `batchIndex` one message of its batch. The acknowledgement is durable when the
-    call returns.
+    call returns. 409 if an open transaction has acknowledged the message.
 
-    A consumer that has received the message may still process and acknowledge it. 409 if an open transaction has
-    acknowledged it.
+    A consumer that has received the message may still process it.
     """
     require_persistent_subscription(call, "Acknowledging a message")
     position, batch_index = _position(call), _batch_index(call)
@@ -63,8 +62,7 @@ async def acknowledge(call: Call) -> Response:
 
 
 async def redeliver(call: Call) -> Response:
-    """Take one entry from its consumer and redeliver it now, to a consumer that the dispatcher selects. All chunks of a
-    large message are redelivered.
+    """Take one entry from its consumer and redeliver it now. All chunks of a large message are redelivered.
 
     409 if no consumer holds the entry, 412 for Exclusive and Failover subscriptions. The previous consumer may still
     process the message.
@@ -112,8 +110,8 @@ async def disconnect_producer(call: Call) -> Response:
 
 
 async def on_message(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Run `action` on the subscription in the path, under its lock. The topic must not be partitioned. `what`: the
-    operation, for error texts.
+    """Run `action` on the subscription in the path, under its lock. The topic must not be partitioned. `what` names the
+    operation in error texts.
     """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())

@@ -1,4 +1,4 @@
-"""Query parameters that the routes of this folder share: a key, a page, one message."""
+"""Query parameters that the inspection routes of a subscription share: a key, a page, one message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE = (LIMIT, Query("after", "`next` of the previous page"))
 
 async def single_subscription(call: Call, what: str) -> Subscription:
     """Return the subscription in the path. The topic must be persistent and not partitioned. Requires permission to
-    consume.
+    consume. `what` names the operation in error texts.
     """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
@@ -36,21 +36,23 @@ async def single_subscription(call: Call, what: str) -> Subscription:
 
 
 def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
-    """Return the state of the key order. Raises AdminError 412 if the subscription is not Key_Shared."""
+    """Return the dispatcher's key state (draining and waiting hashes). Raises AdminError 412 if the subscription is not
+    Key_Shared. `what` names the requested list in the error text.
+    """
     if (key_order := subscription.key_order) is not None:
         return key_order
     if subscription.dispatcher is None:
         raise AdminError(
             412,
             (
-                f"The subscription has no {what}, because no consumer has connected since its topic was loaded. "
+                f"Subscription {subscription.name} has no {what}, because no consumer has connected since its topic was loaded. "
                 "Connect a consumer first"
             ),
         )
     raise AdminError(
         412,
         (
-            f"The subscription has no {what}, because its type is {subscription.type_name}: only Key_Shared "
+            f"Subscription {subscription.name} has no {what}, because its type is {subscription.type_name}: only Key_Shared "
             "subscriptions have it"
         ),
     )
@@ -82,7 +84,7 @@ def required_key(call: Call) -> bytes:
 
 
 def page_limit(call: Call) -> int:
-    """Return the requested page size. Raises AdminError 412 if it is out of range."""
+    """Return the requested page size (`limit`). Raises AdminError 412 if it is out of range."""
     limit = call.query_integer("limit", DEFAULT_LIMIT)
     if limit < 1:
         raise AdminError(412, f"The query parameter limit is {limit}; it must be from 1 to {MAX_LIMIT}")
@@ -90,8 +92,8 @@ def page_limit(call: Call) -> int:
 
 
 def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
-    """Return the start of the page, decoded from `after`; `start` for the first page. Raises AdminError 412 for any
-    other text.
+    """Return the position in the list after which the page starts, decoded from the query parameter `after`; `start`
+    for the first page. `kind` names the list. Raises AdminError 412 for an invalid value.
     """
     text = call.query("after")
     if not text:
@@ -99,11 +101,11 @@ def after_of(call: Call, kind: str, start: tuple[int, ...]) -> list[int]:
     try:
         return cursor_values(kind, text, len(start))
     except BadCursor as error:
-        raise AdminError(412, f"after: {error}") from error
+        raise AdminError(412, f"The query parameter after is invalid. {error}") from error
 
 
 def key_json(key: bytes | None, name: str = "key") -> dict[str, Any]:
-    """Return the JSON member for a key: `{name: text}`, `{nameBase64: ...}` if it is not UTF-8, `{}` for None."""
+    """Return a message key as JSON member: `{name: text}`, `{nameBase64: ...}` if it is not UTF-8, `{}` for None."""
     if key is None:
         return {}
     try:

@@ -51,14 +51,15 @@ async def delayed(call: Call) -> Response:
     if subscription.dispatcher is None:
         raise AdminError(
             412,
-            "The delayed messages are unknown, because no consumer has connected since the topic was loaded. "
+            f"The delayed messages of subscription {subscription.name} are unknown, because no consumer has connected "
+            "since the topic was loaded. "
             "Connect a consumer first",
         )
     if subscription.individual is None:
         raise AdminError(
             412,
             (
-                f"The subscription is of type {subscription.type_name}: only Shared and Key_Shared subscriptions "
+                f"Subscription {subscription.name} is of type {subscription.type_name}: only Shared and Key_Shared subscriptions "
                 "delay messages"
             ),
         )
@@ -103,7 +104,7 @@ async def deliver_at(call: Call) -> Response:
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))
     delay = await call.optional_json(Delay)
     if delay is None:
-        raise BadBody('the request needs a body {"deliverAt": milliseconds}')
+        raise BadBody('the request needs a body {"deliverAt": TIME}, in milliseconds since 1970')
 
     async def act(subscription: Subscription) -> None:
         await single_messages.deliver_at(subscription, position, delay.deliverAt)

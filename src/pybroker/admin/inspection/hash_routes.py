@@ -130,9 +130,7 @@ def _draining(row: hashes.DrainingRow, keys: dict[Position, list[bytes]]) -> dic
 
 
 async def _keys(subscription: Subscription, positions: list[Position]) -> dict[Position, list[bytes]]:
-    """Return the keys of each entry: the ordering key or else the key; for a batch, also the different keys of its
-    messages.
-    """
+    """Return the keys of each entry; for a batch, the different keys of its messages."""
     config = subscription.runtime.config
     found: dict[Position, list[bytes]] = {}
     count = 0
@@ -152,9 +150,7 @@ async def _keys(subscription: Subscription, positions: list[Position]) -> dict[P
 
 
 async def waiting(call: Call) -> Response:
-    """List hashes with waiting messages: consumer, number of messages, and start of the wait. `lookAhead` in the
-    statistics shows ten of these hashes.
-    """
+    """List hashes with waiting messages: consumer, number of messages, and start of the wait."""
     subscription = await single_subscription(call, "Listing waiting hashes")
     limit, (after,) = page_limit(call), after_of(call, _WAITING, (-1,))
     key_order = key_order_of(subscription, "waiting hashes")

@@ -25,8 +25,8 @@ async def ack_holes(call: Call) -> Response:
 
     The response contains the mark-delete position, the oldest unacknowledged message with its age, and the first
     `limit` acknowledged ranges after the mark-delete position. In `held`, `ledgers` and `bytes` count the ledgers that
-    this subscription retains. `reasons` lists cursors, read leases, retention and open transactions that retain ledgers
-    of the topic; a ledger can have several reasons.
+    this subscription retains. `reasons` lists cursors, read leases, retention and open transactions that retain
+    ledgers; a ledger can have several reasons.
     """
     subscription = await single_subscription(call, "Listing gaps in acknowledgements")
     limit = page_limit(call)

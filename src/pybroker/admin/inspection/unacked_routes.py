@@ -75,7 +75,9 @@ def _wanted(call: Call, subscription: Subscription, key: bytes | None) -> Wanted
         sticky_hash = call.query_integer("hash", 0)
         if key_order is None:
             raise AdminError(
-                412, f"The subscription is of type {subscription.type_name}: only Key_Shared subscriptions have hashes"
+                412,
+                f"Subscription {subscription.name} is of type {subscription.type_name}: only Key_Shared subscriptions "
+                "have hashes",
             )
     delivered_by_ms: int | None = None
     min_age_ms = call.query_integer("minAgeMs", 0)

@@ -23,7 +23,7 @@ MAX_BOOKIES = 100
 
 
 def bookkeeper_lines(samples: Samples, store: LedgerStore) -> Iterator[str]:
-    """Yield the metric lines; none for other ledger stores."""
+    """Yield the metric lines; none if ledgers are not on BookKeeper."""
     statistics, bookies = store.client_statistics(), store.bookies()
     if statistics is not None:
         yield from _client(samples, statistics)

@@ -44,12 +44,11 @@ METADATA_STORE = "metadata-store"
 
 
 def _in_seconds(name: str) -> str:
-    """Return the metric name with its unit spelled out, as Prometheus requires."""
     return f"{name}econds" if name.endswith("_s") else name
 
 
 class BrokerLines:
-    """Writer of the broker's metrics. Stores only the registry of process metrics."""
+    """Writer of the broker's metrics."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
@@ -154,7 +153,6 @@ class BrokerLines:
         yield from self._membership()
 
     def _metadata_session(self) -> Iterator[str]:
-        """Yield metrics of the session with a shared metadata store; none without one."""
         session, samples = self._broker.metadata_store.session_report, self._samples
         if session is None:
             return
@@ -166,7 +164,6 @@ class BrokerLines:
         yield from samples.gauge("pybroker_metadata_cache_pending", 0 if refresher is None else refresher.pending)
 
     def _membership(self) -> Iterator[str]:
-        """Yield metrics of the cluster membership; none for a standalone broker."""
         if self._broker.membership is None:
             return
         report, samples = self._broker.membership.report(), self._samples

@@ -1,7 +1,6 @@
 """`/admin/v2/broker-stats/...`: figures of the broker as JSON, for older tools.
 
-Lists of all topics are streamed one topic at a time. Calls about Java beans, pooled allocators and BookKeeper return
-empty responses in Pulsar's format.
+Calls about Java beans, pooled allocators and BookKeeper return empty responses in Pulsar's format.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _NO_ARENAS = {
 
 
 class BrokerStatsRoutes:
-    """Routes of the broker statistics. Rates come from `RateSampler`."""
+    """Routes of the broker statistics."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates
@@ -64,7 +63,7 @@ class BrokerStatsRoutes:
         ]
 
     async def get_metrics(self, call: Call) -> Response:
-        """Return groups of figures, each with its dimensions."""
+        """Return groups of figures, each group with its dimensions (labels)."""
         call.require_superuser()
         broker, rates = call.broker, self._rates
         about = {"broker": figures.broker_host(broker), "cluster": call.config.cluster_name}
@@ -125,7 +124,7 @@ def _ledger_figures(sums: LedgerSums, window_s: float) -> dict[str, Number]:
 
 
 def _topics_text(broker: BrokerService, rates: RateSampler) -> Iterator[str]:
-    """Yield `{namespace: {bundle: {domain: {topic: stats}}}}` in one part per topic."""
+    """Yield the JSON `{namespace: {bundle: {domain: {topic: stats}}}}` in one part per topic."""
     tree: dict[str, dict[str, dict[str, dict[str, TopicBase]]]] = {}
     for topic in broker.loaded.all():
         bundles = tree.setdefault(str(topic.name.namespace), {})
@@ -136,7 +135,6 @@ def _topics_text(broker: BrokerService, rates: RateSampler) -> Iterator[str]:
 
 
 def _tree_text(node: Any, leaf_text: Callable[[Any], str]) -> Iterator[str]:
-    """Yield a tree of dictionaries as JSON, in one part per leaf."""
     if not isinstance(node, dict):
         yield leaf_text(node)
         return

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bundle_lines(samples: Samples, broker: BrokerService, rates: RateSampler, host: str) -> Iterator[str]:
-    """Yield the metric lines, and "" after each examined topic, so that the caller can pause."""
+    """Yield the metric lines, and "" after each examined topic, so that the caller can yield to the event loop."""
     loads: dict[str, BundleLoad] = {}
     for _ in bundle_loads(broker, rates, loads):
         yield ""

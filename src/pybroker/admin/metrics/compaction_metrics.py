@@ -31,7 +31,7 @@ COMPACTION_NAMES = (
 
 
 def compaction_values(counters: CompactionCounters, view: CompactedInfo | None) -> Sequence[Number]:
-    """Return the values in the order of COMPACTION_NAMES. Throughput is relative to the running time of compactions."""
+    """Return the values in the order of COMPACTION_NAMES. Throughput counts only the time during which compactions ran."""
     running_s = counters.running_ms / _MS_PER_S
     latency = counters.write_latency_ms
     return (

@@ -1,7 +1,4 @@
-"""Text format of the metrics page: HELP and TYPE lines, samples, labels.
-
-Functions return small texts, which the caller joins.
-"""
+"""Prometheus text format of the metrics page: HELP and TYPE lines, samples, labels."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _TAKEN_LABELS = frozenset(
 
 
 def is_free_label(name: str) -> bool:
-    """Return whether `name` is a valid label name that rows of topics do not use."""
+    """Return whether `name` is a valid label name that no metric of topics uses."""
     return _LABEL.fullmatch(name) is not None and name not in _TAKEN_LABELS
 
 
@@ -42,10 +39,9 @@ def number_text(value: Number) -> str:
 
 
 def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
-    """Return the HELP and TYPE lines of a metric.
+    """Return the HELP and TYPE lines of a metric. As in Pulsar, metrics are gauges by default.
 
-    Pulsar declares all its metrics as gauges. This broker declares metrics with a name that ends in `_total` as
-    counters.
+    A metric with a name that ends in `_total` is declared as a counter.
     """
     if kind == "counter" and not name.endswith("_total"):
         name += "_total"
@@ -56,10 +52,9 @@ def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
 
 
 class Table:
-    """Rows of many objects, written metric by metric.
+    """Samples of many objects, such as topics, written metric by metric.
 
-    Values are stored in columns of several hundred rows. A tuple per row would be hundreds of thousands of objects,
-    which the garbage collector would visit while it blocks the event loop.
+    Values are stored in columns of several hundred rows, because a tuple per row would slow down the garbage collector.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -69,7 +64,7 @@ class Table:
         self._rows: list[Sequence[Number]] = []
 
     def add(self, labels: str, values: Sequence[Number]) -> None:
-        """Add the labels (in braces) and the values of an object. The values are in the order of the metric names."""
+        """Add one object: its labels (text in braces), and its values in the order of the metric names."""
         self._labels.append(labels)
         self._rows.append(values)
         if len(self._rows) == ROWS_PER_PIECE:
@@ -80,9 +75,7 @@ class Table:
         self._labels, self._rows = [], []
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines. Can be called once, because written columns are released one by one; releasing all together
-        takes long.
-        """
+        """Yield the lines. Can be called once, because written columns are released."""
         if self._rows:
             self._end_part()
         for index, name in enumerate(self._names if self._parts else ()):
@@ -93,7 +86,6 @@ class Table:
 
 
 def _column(name: str, labels: list[str], values: Sequence[Number]) -> str:
-    """Format the rows of one metric. This is the innermost loop of a scrape: about a million rows for 10,000 topics."""
     value = values[0]
     if values.count(value) == len(values):  # mostly 0; this is three times as fast
         between = f" {value}\n{name}"
@@ -120,12 +112,12 @@ class Samples:
             yield f"{name}{self.labels(**{label: key})} {number_text(value)}\n"
 
     def counter(self, name: str, total: Number, /, **labels: str) -> Iterator[str]:
-        """Yield the lines of a counter. `name` does not contain the suffix `_total`."""
+        """Yield the lines of a counter. The suffix `_total` is appended to `name`."""
         yield f"{type_line(name, 'counter')}{name}_total{self.labels(**labels)} {total}\n"
 
     def summary(self, name: str, total: Buckets, window: BucketsWindow) -> Iterator[str]:
-        """Yield a summary: quantiles of the last window (estimated within its buckets), count and sum since the
-        start.
+        """Yield the lines of a summary: quantiles of the last window, estimated within its buckets; count and sum since
+        the broker's start.
         """
         yield type_line(name, "summary")
         for fraction in QUANTILES:
@@ -135,8 +127,8 @@ class Samples:
         yield f"{name}_sum{self.labels()} {number_text(total.total)}\n"
 
     def histogram(self, name: str, buckets: Buckets, *, divisor: int = 1, **labels: str) -> Iterator[str]:
-        """Yield a cumulative histogram since the start. Bounds and sum are divided by `divisor`, such as 1000 to
-        convert ms to seconds.
+        """Yield the lines of a cumulative histogram since the broker's start. Bounds and sum are divided by `divisor`,
+        such as 1000 to convert ms to seconds.
         """
         yield type_line(name, "histogram")
         yield from self.histogram_samples(name, buckets, divisor, **labels)

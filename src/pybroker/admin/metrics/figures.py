@@ -1,4 +1,4 @@
-"""Figures of the broker that the metrics page shows as `pulsar_...` and `broker-stats` shows as `brk_...`."""
+"""Figures of the broker that appear as `pulsar_...` on the metrics page and as `brk_...` in `broker-stats`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def broker_host(broker: BrokerService) -> str:
 
 
 def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number]:
-    """Return cache hits and misses, counted by entries of read requests."""
+    """Return size and activity of the entry cache. Hits and misses are counted in entries."""
     cache = broker.ledgers.cache
     return {
         "ml_count": len(broker.loaded.persistent),
@@ -53,7 +53,7 @@ def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number
 
 
 def topic_load_figures(stats: BrokerStats, rates: BrokerRates) -> dict[str, Number]:
-    """Return load times of topics in the last window; NaN if no topic was loaded in it."""
+    """Return load times of topics in the last rate window, in milliseconds; NaN if no topic was loaded in it."""
     window = rates.topic_load_ms
     figures: dict[str, Number] = {
         "topic_load_time_mean_ms": window.total / window.count if window.count else float("nan")

@@ -1,4 +1,4 @@
-"""Texts of the `# HELP` lines, by metric name. For a metric of Pulsar, the text describes the value in this broker."""
+"""Texts of the `# HELP` lines, by metric name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Metrics `pulsar_ml_...`: operations of managed ledgers in the last window, summed per namespace.
 
-Figures that include replicas are the figures without replicas, times the copies per entry
-(managedLedgerDefaultWriteQuorum on BookKeeper). The buckets of the ledger switch latency are empty, because appends do
-not wait for a new ledger.
+Figures that include replicas are multiplied by the copies per entry (managedLedgerDefaultWriteQuorum on BookKeeper).
 """
 
 from __future__ import annotations
@@ -88,8 +86,8 @@ class LedgerSums:
         self.size_counts = [a + b for a, b in zip(self.size_counts, sizes, strict=True)]
 
     def buckets(self, name: str, window_s: float) -> dict[str, float]:
-        """Return samples per second by bucket. The key contains both bounds of the bucket; OVERFLOW for larger
-        samples.
+        """Return the samples per second of each histogram bucket of metric `name`. A key contains both bounds of the
+        bucket, or is OVERFLOW for larger samples.
         """
         counts = self.size_counts if name == ENTRY_SIZES else self.latency_counts
         if name == LEDGER_SWITCHES:
@@ -120,7 +118,7 @@ def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float)
 
 
 def cursor_values(cursor: ManagedCursor) -> tuple[int, ...]:
-    """Return the values in the order of CURSOR_NAMES. Values about cursors in ZooKeeper are 0."""
+    """Return the values of one cursor in the order of CURSOR_NAMES. Values about cursors in ZooKeeper are 0."""
     written_bytes = cursor.written_bytes
     return (
         cursor.writes,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """Writer of the page. Each scrape writes a new page."""
+    """Writer of the page."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, http: Callable[[], dict[str, Number]] = dict) -> None:
         self._http = http
@@ -32,7 +32,7 @@ class MetricsPage:
         self._broker_lines = BrokerLines(broker, rates, self._samples)
 
     def slices(self) -> Iterator[str]:
-        """Yield the page in time slices, some of which are empty."""
+        """Yield the text of the page in parts, one per time slice of the event loop. Some parts are empty."""
         return sliced(self._pieces(), self._runtime.clock)
 
     def _pieces(self) -> Iterator[str]:

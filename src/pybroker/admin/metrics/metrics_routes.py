@@ -103,8 +103,6 @@ def _accepts_gzip(call: Call) -> bool:
 
 
 class _PageResponse(Response):
-    """Response with the metrics page. MetricsRoutes limits the concurrent responses."""
-
     def __init__(self, owner: MetricsRoutes, holder: Holder, *, compress: bool) -> None:
         super().__init__(media_type=CONTENT_TYPE)
         del self.headers["content-length"]
@@ -125,7 +123,7 @@ class _PageResponse(Response):
 
 
 class TextStream(Response):
-    """Response that sends text while it is generated, and yields to the event loop after each part."""
+    """Response whose text is sent while it is generated."""
 
     def __init__(self, pieces: Iterator[str], deadline_s: float, *, media_type: str) -> None:
         super().__init__(media_type=media_type)

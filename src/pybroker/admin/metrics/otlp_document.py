@@ -1,7 +1,6 @@
 """Conversion of the metrics page to OpenTelemetry documents (OTLP, JSON encoding).
 
-Names, types, labels and values are parsed from the text of the page, so that metrics are defined only once. The text is
-trusted, because `MetricsPage` writes it.
+Names, types, labels and values are parsed from the text of the page, so that metrics are defined only once.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _Labels = tuple[tuple[str, str], ...]
 
 
 def documents(page: str, resource: dict[str, str], version: str, now_ns: int) -> Iterator[Json]:
-    """Yield the documents. A metric with more than MAX_POINTS samples continues in the next document.
+    """Yield OTLP documents. A metric with more than MAX_POINTS samples continues in the next document.
 
-    `resource` describes the broker; `now_ns` is the time of the samples, in Unix nanoseconds.
+    `resource` has attributes of the broker; `now_ns` is the time of the samples, in Unix nanoseconds.
     """
     metrics: list[Json] = []
     size = 0
@@ -50,7 +49,6 @@ def _attributes(labels: _Labels) -> list[Json]:
 
 
 def _metrics(page: str, time_ns: str) -> Iterator[tuple[Json, int]]:
-    """Yield OTLP metrics, each with its number of samples. A long metric is split."""
     family = _Family("", "", "", time_ns)
     meaning = ""
     for line in page.splitlines():
@@ -68,8 +66,6 @@ def _metrics(page: str, time_ns: str) -> Iterator[tuple[Json, int]]:
 
 
 class _Family:
-    """Samples of one metric that are not yielded yet."""
-
     def __init__(self, name: str, kind: str, meaning: str, time_ns: str) -> None:
         self._name = name
         self._kind = kind
@@ -80,7 +76,6 @@ class _Family:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the samples must be yielded now. Histograms and summaries are never split."""
         return len(self._points) >= MAX_POINTS
 
     def add(self, line: str) -> None:

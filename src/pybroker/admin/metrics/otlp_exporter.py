@@ -1,6 +1,5 @@
 """Export of the metrics page to an OpenTelemetry collector (`otelExporterOtlpEndpoint`).
 
-Imported only if configured. The page is written in time slices on the event loop, then converted and sent in a thread.
 Metrics that cannot be sent are dropped, because the next export replaces them.
 """
 
@@ -46,7 +45,7 @@ class OtlpExporter:
             await self.send()
 
     async def send(self) -> None:
-        """Export now. Log only the first of several failures, and the first success afterwards."""
+        """Export all metrics now. Of consecutive failures, only the first is logged."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         try:
             texts = []
@@ -69,9 +68,6 @@ class OtlpExporter:
         self._has_failed = False
 
     def _convert_and_post(self, page: str, now_ns: int) -> None:
-        """Convert and send the page. Runs in a thread. Raises OSError or HTTPException if the collector is unreachable
-        or returns an error.
-        """
         instance = self._presence.broker_id
         resource = {"service.name": "pybroker", "service.version": __version__, "service.instance.id": instance}
         for document in documents(page, resource, __version__, now_ns):

@@ -15,7 +15,7 @@ _PREFIX = "pulsar_resource_group_"
 
 
 def resource_group_lines(samples: Samples, groups: ResourceGroups, usage: GroupUsage) -> Iterator[str]:
-    """Yield the metric lines; none without resource groups. A quota of 0 or less means no quota."""
+    """Yield the metric lines; none without resource groups. A quota of 0 or less means unlimited."""
     message_quotas: dict[tuple[str, str], Number] = {}
     byte_quotas: dict[tuple[str, str], Number] = {}
     for name in groups.names():

@@ -1,4 +1,4 @@
-"""Metrics of schemas by namespace, for namespaces with schema requests since the start."""
+"""Metrics of schemas by namespace, for namespaces with schema requests since the broker's start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
 
 def schema_lines(samples: Samples, namespaces: Mapping[NamespaceName, SchemaCounters]) -> Iterator[str]:
-    """Yield the metric lines. Quantiles cover all operations since the start and are estimated within buckets."""
+    """Yield the metric lines. Quantiles cover all requests since the broker's start, and are estimated within buckets."""
     counted = [(samples.labels(namespace=str(name)), counters) for name, counters in namespaces.items()]
     operations = {
         "get": [(labels, counters.get) for labels, counters in counted],

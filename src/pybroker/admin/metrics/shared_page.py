@@ -1,8 +1,4 @@
-"""Metrics page that all requests within metricsPageIntervalMs share: written, compressed and stored once.
-
-Invariants: at most one page is being written. Memory contains the current page, and older pages only while they are
-sent, for any number of clients. Compression reduces the text to about 1/30.
-"""
+"""Metrics page that all requests within metricsPageIntervalMs share: written, compressed and stored once."""
 
 from __future__ import annotations
 
@@ -33,10 +29,10 @@ class PageNotWritten(Exception):
 
 
 class WrittenPage:
-    """A page that is being written, or is complete. Readers follow the writer."""
+    """A page that is being written, or is complete. Clients can read it while it is being written."""
 
     def __init__(self, room: Holding) -> None:
-        """`room` counts the page's memory until the page is neither current nor being sent."""
+        """`room` is the memory reservation of the page, released when the page is neither current nor being sent."""
         self.is_whole = False
         self.has_failed = False
         self._parts: list[bytes] = []
@@ -59,7 +55,7 @@ class WrittenPage:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Keep the page in memory for the duration of this context."""
+        """Keep the page in memory within this context."""
         self._users += 1
         try:
             yield
@@ -80,7 +76,7 @@ class WrittenPage:
         self._grown = asyncio.Event()
 
     async def compressed(self) -> AsyncIterator[bytes]:
-        """Yield the page in gzip parts. Raises PageNotWritten."""
+        """Yield the parts of the page, compressed with gzip. Raises PageNotWritten."""
         index = 0
         while True:
             while index < len(self._parts):
@@ -105,7 +101,7 @@ class WrittenPage:
 
 
 class SharedPage:
-    """Owner of the current page. `tasks` belongs to the HTTP server."""
+    """Owner of the current page."""
 
     def __init__(self, page: MetricsPage, tasks: TaskOwner, runtime: Runtime) -> None:
         self._page = page
@@ -121,7 +117,7 @@ class SharedPage:
         return self._current
 
     def current(self) -> WrittenPage:
-        """Return the current page. If it is complete and too old, start to write a new page."""
+        """Return the current page. If it is older than metricsPageIntervalMs, start to write a new page."""
         now_s, memory = self._now_s(), self._runtime.memory
         current = self._current
         if current is None or current.has_failed or (current.is_whole and now_s >= self._fresh_until_s):
@@ -160,7 +156,6 @@ class SharedPage:
         return self._runtime.clock.monotonic_ms() / 1000
 
     def _forget(self, written: WrittenPage) -> None:
-        """Remove the current page. Clients that are receiving it are not affected."""
         if self._current is written:
             self._current = None
             written.let_go()

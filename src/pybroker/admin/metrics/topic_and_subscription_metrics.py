@@ -1,7 +1,4 @@
-"""Values of one topic, subscription, consumer or producer on the metrics page. Each field has the name of its metric.
-
-Values that are also summed over namespaces and the broker are in separate classes.
-"""
+"""Values of one topic, subscription, consumer or producer on the metrics page. Each field has the name of its metric."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ class SubscriptionValues(NamedTuple):
 
 
 def subscription_values(snapshot: SubscriptionSnapshot, rates: DeliveryRates) -> SubscriptionValues:
-    """Return the values of a subscription. Values of stored entries are 0 for a non-persistent topic."""
+    """Return the values of a subscription. For a non-persistent topic, values about stored entries are 0."""
     counters = snapshot.counters
     return SubscriptionValues(
         pulsar_subscription_back_log=snapshot.backlog_entries,
@@ -173,7 +170,9 @@ NO_BUCKETS = (0,) * len(BUCKET_NAMES)
 
 
 def bucket_values(rates: TopicRates) -> tuple[float, ...]:
-    """Return the values in the order of BUCKET_NAMES; NO_BUCKETS if no message was published in the window."""
+    """Return the values of a topic's histograms in the order of BUCKET_NAMES; NO_BUCKETS if no message was published in
+    the last window.
+    """
     if not rates.publish_latency_ms.count and not rates.entry_size_bytes.count:
         return NO_BUCKETS
     latency = _with_totals(rates.publish_latency_ms)
@@ -222,7 +221,7 @@ def delivery_sums(subscriptions: Collection[SubscriptionBase], delivered: Sequen
 
 
 def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
-    """Return the values of a topic. A non-persistent topic has no backlog quotas."""
+    """Return the values of a topic that cannot be summed. A non-persistent topic has no backlog quotas."""
     policies, is_stored = snapshot.policies, snapshot.ledger is not None
     return SingleValues(
         pulsar_average_msg_size=rates.average_message_bytes,
@@ -277,7 +276,9 @@ NEVER_THROTTLED = (0, 0)
 
 
 def throttled_events(counters: DeliveryCounters, reason: str) -> tuple[int, int]:
-    """Return how often the limit `reason` delayed delivery: because of messages, and because of bytes."""
+    """Return how often the dispatch rate limit with the scope `reason` has delayed delivery: because of messages, and
+    because of bytes.
+    """
     events = counters.throttled_events
     if not events:
         return NEVER_THROTTLED

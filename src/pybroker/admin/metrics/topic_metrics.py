@@ -1,7 +1,6 @@
-"""Metrics of all topics for one scrape: rows, and sums over namespaces and the broker.
+"""Metrics of all topics for one scrape of the metrics page: one row per topic, and sums over namespaces and the broker.
 
-The scrape yields to the event loop. Topics that are unloaded meanwhile are still written; topics that are loaded
-meanwhile appear in the next scrape.
+Topics that are unloaded during the scrape are still written; topics that are loaded meanwhile appear in the next one.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ class NamespaceSums:
         )
 
     def add_rows(self, buckets: Sequence[Number], delivery: metrics.DeliverySums) -> None:
-        """Add values that appear only in the rows of a namespace."""
+        """Add the values of one topic that are shown per namespace only if topics have no rows of their own."""
         if buckets is not metrics.NO_BUCKETS:
             self.buckets = list(map(add, self.buckets, buckets))
         self.delivery = metrics.DeliverySums(*map(add, self.delivery, delivery))
 
 
 class Reading:
-    """All rows of one scrape. The caller must first call `read`."""
+    """Values of all topics for one scrape. The caller must call `read` before the values are written."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler, samples: Samples) -> None:
         self._broker = broker
@@ -109,7 +108,6 @@ class Reading:
             yield
 
     def _topic_labels(self, topic: TopicBase) -> str:
-        """Return the labels without the closing brace, so that more labels can be appended."""
         name = topic.name
         begin = self._begins.get(name.namespace)
         if begin is None:
@@ -120,8 +118,8 @@ class Reading:
         return f'{begin},topic="{escape(str(name.partitioned_name))}",partition="{name.partition_index}"{own}'
 
     def _property_labels(self, topic: TopicBase) -> str:
-        """Return labels for those topic properties that the namespace's policy allows. A partition has the properties
-        of its partitioned topic.
+        """Return labels for the topic properties that the namespace's policy allows. A partition has the properties of
+        its partitioned topic.
         """
         namespace = self._broker.resources.namespace(topic.name.namespace)
         allowed = namespace.allowed_topic_property_keys_for_metrics if namespace is not None else None

@@ -1,4 +1,1 @@
-"""Routes of tenants, namespaces, bundles and resource groups.
-
-Each module covers one kind of resource and has a function `routes()`.
-"""
+"""REST routes of tenants, namespaces, bundles and resource groups."""

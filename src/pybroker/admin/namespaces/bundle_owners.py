@@ -1,4 +1,4 @@
-"""Calls for the bundles of a namespace, which several brokers of a cluster may own."""
+"""REST calls that concern all bundles of a namespace, which several brokers of a cluster may own."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ async def on_each_bundle(
     may_acquire: bool,
     method: str | None = None,
 ) -> None:
-    """Call `act` for each bundle that this broker owns, and forward the call to the owners of all other bundles.
+    """Call `act` for each bundle that this broker owns, and forward the call to the owners of the other bundles.
+    Afterwards raise the first error.
 
-    `behind`: the path after the bundle. `method` replaces that of the call. A standalone broker calls `act(None)`. Continues after
-    errors; then raises the first error.
+    A standalone broker calls `act(None)` once. With `may_acquire`, bundles without an owner are assigned first;
+    otherwise they are skipped. `behind` is the path after the bundle; `method` replaces the method of the call.
     """
     ownership, others = call.broker.ownership, call.broker.other_brokers
     if ownership is None or others is None:
@@ -58,8 +59,8 @@ async def on_each_bundle(
 
 
 def destination_url(call: Call, destination: str | None) -> str | None:
-    """Return the URL of the broker that shall own a bundle. None if `destination` is absent or this broker. Raises
-    AdminError 409 for an unknown broker.
+    """Return the URL of the broker `destination`, which must become the owner of a bundle; None without a destination,
+    or if it is this standalone broker. Raises AdminError 409 for an unknown broker.
     """
     if not destination or (call.broker.ownership is None and destination == broker_id(call)):
         return None
@@ -72,10 +73,8 @@ def destination_url(call: Call, destination: str | None) -> str | None:
 
 
 async def assign(call: Call, bundle: NamespaceBundle, url: str) -> None:
-    """Make the broker at `url` acquire `bundle`, with an authoritative lookup of a topic in it. This also works with
-    Java brokers.
-
-    Logs a failure; the leader then chooses the owner at the next lookup.
+    """Make the broker at `url` acquire `bundle`, by an authoritative lookup of a topic in it. This also works with Java
+    brokers. A failure is logged; the leader then assigns the bundle at the next lookup.
     """
     others = call.broker.other_brokers
     assert others is not None, "checked by `destination_url`"

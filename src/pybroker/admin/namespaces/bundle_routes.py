@@ -1,7 +1,4 @@
-"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split and inspect bundles.
-
-Unloading closes the topics of a bundle. Clients reconnect, and unacknowledged messages are redelivered.
-"""
+"""`/admin/v2/namespaces/{tenant}/{namespace}/{bundle}`: unload, split and inspect bundles."""
 
 from __future__ import annotations
 
@@ -138,7 +135,9 @@ async def split_bundle(call: Call) -> Response:
 
 
 async def get_hash_positions(call: Call) -> Response:
-    """Return the hash positions of a bundle's topics; with `topics`, only of these topics."""
+    """Return the hash of each topic name in a bundle, from which a split position can be chosen; with `topics`, only of
+    these topics.
+    """
     namespace = call.namespace_name()
     call.require_list_topics(namespace)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))

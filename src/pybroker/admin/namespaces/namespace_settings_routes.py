@@ -64,7 +64,6 @@ def routes() -> list[Route]:
 
 
 def _namespace_of_tenant(call: Call) -> NamespaceName:
-    """Return the namespace in the path. As in Pulsar, also a superuser receives an error if the tenant is missing."""
     namespace = call.namespace_name()
     call.require_admin_within(namespace.tenant)
     existing_tenant(call, namespace.tenant)
@@ -294,5 +293,4 @@ def _policies(call: Call) -> NamespacePolicies:
 
 
 def _text(value: str | None) -> Response:
-    """Return unquoted text with content type JSON, as Pulsar does."""
     return empty_ok() if value is None else text_response(value, "application/json")

@@ -96,8 +96,8 @@ async def unsubscribe(call: Call) -> Response:
 
 
 async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Run `action` on the topics of the namespace, or of the bundle in the path, one topic after the other. Unloaded
-    topics are loaded.
+    """Run `action` on the topics of the namespace, or of the bundle in the path, one after the other. Unloaded topics
+    are loaded.
     """
 
     async def act(topic: TopicBase) -> None:

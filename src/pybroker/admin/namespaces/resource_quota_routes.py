@@ -1,4 +1,4 @@
-"""`/admin/v2/resource-quotas`: expected load of a bundle, stored for load managers."""
+"""`/admin/v2/resource-quotas`: expected load of a bundle, which is stored for load managers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def routes() -> list[Route]:
 
 
 async def get_default_quota(call: Call) -> Response:
-    """Return the quota that applies to bundles without a specific quota."""
+    """Return the quota of bundles without a specific quota."""
     call.require_superuser()
     return json_response(await call.broker.cluster_documents.default_quota())
 
@@ -69,7 +69,6 @@ async def remove_quota(call: Call) -> Response:
 
 
 def _bundle(call: Call) -> tuple[NamespaceName, str]:
-    """Return namespace and bundle in the path. Requires a superuser. Raises AdminError 412 for an unknown bundle."""
     call.require_superuser()
     namespace = call.namespace_name()
     boundaries = existing_namespace(call, namespace).bundles.boundaries

@@ -1,8 +1,6 @@
 """Offload policies of a namespace: when and where closed ledgers are offloaded. Stored without effect.
 
 Paths: `/admin/v2/namespaces/{tenant}/{namespace}/offload...`.
-
-The thresholds have separate routes but are stored in the document of the offload policies.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from pybroker.model.policies import NamespacePolicies
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A member of the offload policies that has its own routes."""
+    """Member of the offload policies that has its own routes."""
 
     path: str
     member: str
@@ -94,22 +92,20 @@ class ThresholdCalls:
         self.threshold = threshold
 
     async def get(self, call: Call) -> Response:
-        """Return the value: -1 for never; empty if it is not set in the offload policies, nor in the older member of
-        the namespace policies.
-        """
+        """Return the threshold: -1 for never; empty if it is not set."""
         policies = _policies(call)
         own = getattr(policies.offload_policies, self.threshold.member, None)
         shown = getattr(policies, self.threshold.namespace_field) if own is None else own
         return empty_ok() if shown is None else json_response(shown)
 
     async def set(self, call: Call) -> Response:
-        """Set the value. Any number is permitted."""
+        """Set the threshold. Any number is permitted."""
         namespace = administered_namespace(call)
         await self._store(call, namespace, await call.json(Long))
         return empty_ok() if self.threshold.is_answered_empty else no_content()
 
     async def unset(self, call: Call) -> Response:
-        """Remove the value."""
+        """Remove the threshold."""
         await self._store(call, administered_namespace(call), None)
         return no_content()
 

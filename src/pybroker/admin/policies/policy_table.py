@@ -1,4 +1,4 @@
-"""Table of the policies with a single value: names, storage, and the differences between their routes, as in Pulsar."""
+"""Table of the policies with a single value: REST names, storage, and differences between their routes, as in Pulsar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Mark(Enum):
-    """Marker in a column of the table instead of a value."""
+    """Special entry in a column of the table, where other policies have a value."""
 
     REFUSED = "a request without a value is answered 400"
     UNCHANGED = "a request without a value changes nothing"
@@ -54,7 +54,7 @@ NO_CONTENT: Final = Mark.NO_CONTENT
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A policy at one level: namespace or topic."""
+    """Routes and storage of a policy at one level: namespace or topic."""
 
     path: str
     field: str
@@ -86,7 +86,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class PlainPolicy:
-    """One row of the table: the type of the policy, its check, and its levels."""
+    """One policy of the table: its type, its check, and its levels."""
 
     value_type: Any
     namespace: Level | None
@@ -107,7 +107,7 @@ def _limit(
     topic_nothing: object = REFUSED,
     topic_refusal: str = "",
 ) -> PlainPolicy:
-    """Return the row of a limit for which 0 means unlimited. `namespace`, `topic`: path and field at each level.
+    """Return the table row of a limit for which 0 means unlimited. `namespace`, `topic`: path and field at each level.
     `topic_refusal`: error text for a negative value on a topic.
     """
     shown = None if applied is not None else NO_CONTENT

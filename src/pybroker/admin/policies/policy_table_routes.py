@@ -1,4 +1,4 @@
-"""Routes of policies with a single value per level.
+"""REST routes of policies with a single value per level (namespace or topic).
 
 GET returns the value of its own level; with `?applied=true`, where supported, the effective value. The columns of
 `policy_table.py` define the differences between policies.
@@ -72,7 +72,7 @@ class LevelCalls:
         if value is None:
             value = level.nothing
         if value is REFUSED:
-            raise BadBody(f"{level.path} needs a value")
+            raise BadBody(f"The policy {level.path} needs a value in the request")
         if value is UNCHANGED or value is None:
             return value
         if value == level.unset_by:
@@ -166,7 +166,6 @@ class TopicCalls(LevelCalls):
 
 
 def _in_query(call: Call, name: str) -> int | None:
-    """Return a number in the query; None if it is absent or empty. As in Pulsar, any other text results in 404."""
     text = call.query(name)
     if not text:
         return None
@@ -175,5 +174,5 @@ def _in_query(call: Call, name: str) -> int | None:
     except ValueError:
         value = MAX_SIGNED_32 + 1
     if not -MAX_SIGNED_32 <= value <= MAX_SIGNED_32:
-        raise AdminError(404, f"{name} is {text!r}: it must be an integer of 32 bits")
+        raise AdminError(404, f"The query parameter {name} is {text!r}: expected a 32-bit integer")
     return value

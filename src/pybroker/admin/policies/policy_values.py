@@ -1,7 +1,4 @@
-"""Types and checks of policy values in requests, for namespaces and topics.
-
-Checks raise AdminError with Pulsar's status and text.
-"""
+"""Types and checks of policy values in REST requests. The checks raise AdminError with Pulsar's status and text."""
 
 from __future__ import annotations
 
@@ -60,7 +57,9 @@ SubscriptionType: TypeAlias = Literal["Exclusive", "Shared", "Failover", "Key_Sh
 
 
 def at_least_zero(of_namespace: str, of_topic: str = "") -> Callable[[Call, int], None]:
-    """Return a check that rejects negative numbers. The arguments are Pulsar's error texts for the two levels."""
+    """Return a check that rejects negative numbers. The arguments are Pulsar's error texts for namespaces and for
+    topics.
+    """
 
     def check(call: Call, value: int) -> None:
         if value < 0:
@@ -90,7 +89,7 @@ def check_persistence(_: Call, persistence: PersistencePolicies) -> None:
 
 
 def check_topic_creation(call: Call, override: AutoTopicCreationOverride) -> None:
-    """Check the automatic topic creation policy. If creation is enabled, a topic type is required."""
+    """Check a policy of automatic topic creation: if creation is enabled, a topic type is required."""
     count, most = override.defaultNumPartitions, call.config.max_num_partitions_per_partitioned_topic
     if not override.allowAutoTopicCreation:
         return
@@ -142,7 +141,7 @@ def check_clusters(call: Call, tenant: str, clusters: Sequence[str]) -> None:
 
 
 def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies | None:
-    """Return `retention`. Raises AdminError 400 if its limits contradict each other."""
+    """Return `retention` unchanged. Raises AdminError 400 if its limits contradict each other."""
     refusal = "" if retention is None else retention_refusal(retention)
     if refusal:
         raise AdminError(400, refusal)
@@ -150,7 +149,7 @@ def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies 
 
 
 def checked_quota(quota: BacklogQuota | None) -> BacklogQuota | None:
-    """Return `quota`. Raises AdminError 400 if its policy is missing or unknown."""
+    """Return `quota` unchanged. Raises AdminError 400 if its policy is missing or unknown."""
     if quota is not None and quota.policy not in set(BacklogQuotaPolicy):
         raise AdminError(400, f"The backlog quota's policy must be one of {', '.join(BacklogQuotaPolicy)}")
     return quota

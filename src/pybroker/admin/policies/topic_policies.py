@@ -95,7 +95,9 @@ async def remove_retention(call: Call) -> Response:
 
 
 async def get_backlog_quotas(call: Call) -> Response:
-    """Return the backlog quotas. As in Pulsar, the response for a topic with quotas omits the namespace's quotas."""
+    """Return the backlog quotas that are set on the topic; with `applied=true`, the effective quotas if none is set, as
+    in Pulsar.
+    """
     topic = await policies_topic(call)
     own = await call.resources.topic_policies(topic)
     if own.backlogQuotaMap or not call.flag("applied"):

@@ -1,4 +1,4 @@
-"""Statistics of topics, bundles and the broker as JSON, and the sampled rates.
+"""Statistics of topics, bundles and the broker as JSON, and sampled rates.
 
 Start with `rate_sampler.py` (rates) and `topic_stats.py` (statistics of a topic).
 """

@@ -1,4 +1,4 @@
-"""Load report: the broker's load, and its usage of the machine."""
+"""Load report of a broker, from which the leader of a cluster decides on bundles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_LOAD_MANAGER = "none"
 
 
 def measured_report(rates: RateSampler, loads: Mapping[str, BundleLoad]) -> LoadReport:
-    """Return the load report. `loads`: loads of the bundles with loaded topics."""
+    """Return the load report. `loads` has the load of each bundle with loaded topics."""
     resources = rates.resources
     return LoadReport(
         _usage(resources.cpu),
@@ -34,7 +34,7 @@ def measured_report(rates: RateSampler, loads: Mapping[str, BundleLoad]) -> Load
 
 
 def load_report(broker: BrokerService, rates: RateSampler, loads: Mapping[str, BundleLoad]) -> dict[str, Any]:
-    """Return the load report as JSON document, for REST and for the registration of a cluster member."""
+    """Return the load report as JSON, for REST and for the registration of a cluster member."""
     config, membership = broker.runtime.config, broker.membership
     own = (
         own_broker(

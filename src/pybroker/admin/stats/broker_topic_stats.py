@@ -34,7 +34,7 @@ _TRACKING_TYPES = ("Shared", "Key_Shared")
 
 
 def broker_topic_stats(topic: TopicBase, rates: RateSampler) -> Document:
-    """Return the statistics of a topic without reads from the store. The backlog size is an estimate."""
+    """Return the statistics of a topic, without reads from the store. The backlog size is an estimate."""
     snapshot, incoming = topic_snapshot(topic), rates.topic(topic)
     counters = snapshot.counters
     subscriptions = list(topic.subscriptions.values())

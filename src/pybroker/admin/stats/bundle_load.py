@@ -39,7 +39,7 @@ class BundleLoad:
 
 
 def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
-    """Return the topic's bundle; the full range for a namespace that is being deleted."""
+    """Return the range of the topic's bundle; the full range for a namespace that is being deleted."""
     policies = broker.resources.namespace(topic.name.namespace)
     if policies is None:
         return str(bundles_of(("0x00000000", "0xffffffff"))[0])
@@ -49,9 +49,7 @@ def bundle_of(broker: BrokerService, topic: TopicBase) -> str:
 def bundle_loads(
     broker: BrokerService, rates: RateSampler, loads: dict[str, BundleLoad]
 ) -> Generator[None, None, None]:
-    """Compute the load of each bundle into `loads`, indexed by `tenant/namespace/bundle`. One topic per step, so that
-    the caller can pause.
-    """
+    """Add the load of each bundle to `loads`, by `tenant/namespace/bundle`. Yields after each topic."""
     for topic in broker.loaded.all():
         key = f"{topic.name.namespace}/{bundle_of(broker, topic)}"
         loads.setdefault(key, BundleLoad()).add(topic, rates)

@@ -1,7 +1,6 @@
 """Published and delivered messages and bytes of each resource group, and numbers of namespaces that joined and left it.
 
-Updated at the end of each rate window. Not counted are traffic of a topic between the last window and its unload, and a
-namespace that joined and left within one window.
+Updated at the end of each rate window.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ DISPATCH = "Dispatch"
 
 
 class GroupUsage:
-    """Sums per resource group since the start. Usage is also split by operation."""
+    """Sums per resource group since the broker's start."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""Stored metadata of a topic's managed ledger, and the deprecated backlog summary."""
+"""JSON of `internal-info`: the stored metadata of a topic's managed ledger."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 
 async def shown_info(topic: Topic) -> dict[str, Any]:
-    """Return the JSON of `internal-info`: on BookKeeper, the documents in the metadata store. Raises StoreError."""
+    """Return the JSON, read from the metadata store if ledgers are on BookKeeper. Raises StoreError."""
     stored = await topic.broker_context.ledgers.records.described(topic.ledger.name)
     return internal_info(topic) if stored is None else _documents(stored, topic.ledger.created_ms)
 
 
 def _documents(stored: StoredManagedLedger, created_ms: int) -> dict[str, Any]:
-    """Return the JSON. `created_ms` is for a metadata store that keeps no times."""
     info: dict[str, Any] = {
         "version": stored.version,
         "creationDate": iso_text(stored.created_ms or created_ms),
@@ -66,7 +65,7 @@ def _stored_cursor(cursor: StoredCursor) -> dict[str, Any]:
 
 
 def internal_info(topic: Topic) -> dict[str, Any]:
-    """Return the JSON of `internal-info`. As in the stored metadata, an open ledger has no counts."""
+    """Return the JSON from memory. As in the stored metadata, an open ledger has no counts."""
     ledger = topic.ledger
     rows = list(ledger.ledgers.rows())
     changed_ms = max([topic.loaded_ms, *(row.closed_ms for row in rows if row.is_sealed)])

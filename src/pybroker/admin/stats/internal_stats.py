@@ -32,7 +32,9 @@ _NO_CURSOR = {
 
 
 async def shown_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
-    """Return the document with the parts that need reads of metadata. Raises StoreError."""
+    """Return the JSON, including the parts that are read from the metadata store. Raises StoreError. `with_metadata`:
+    include the metadata of each ledger.
+    """
     shown = internal_stats(topic, with_metadata=with_metadata)
     store = topic.broker_context.ledgers.store
     if not store.has_pulsar_layout or not isinstance(topic, Topic):
@@ -58,7 +60,9 @@ async def shown_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[
 
 
 def internal_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
-    """Return the document. A non-persistent topic has no ledger and no cursors."""
+    """Return the JSON without reads. A non-persistent topic has no ledger and no cursors. `with_metadata`: include the
+    metadata of each ledger.
+    """
     if isinstance(topic, Topic):
         return _of_ledger(topic, with_metadata)
     return {
@@ -91,7 +95,6 @@ def _of_ledger(topic: Topic, with_metadata: bool) -> dict[str, Any]:
 
 
 def _leases(topic: Topic) -> list[dict[str, Any]]:
-    """Return the read leases, which protect ledgers from trimming. Not in Pulsar; absent without leases."""
     now_ms = topic.runtime.clock.monotonic_ms()
     return [
         {
@@ -121,7 +124,6 @@ def _state(topic: Topic) -> str:
 
 
 def _cursors(topic: Topic) -> dict[str, Any]:
-    """Return the cursors by name. In Pulsar, the name is the encoded subscription name."""
     shown = {
         java_encoded(name): cursor_stats(
             topic.ledger,
@@ -144,7 +146,6 @@ def _cursors(topic: Topic) -> dict[str, Any]:
 
 
 def _stall(topic: Topic, subscription: Subscription) -> dict[str, Any]:
-    """Return the blocked reason and the start of the stall. Not in Pulsar; absent during delivery."""
     stall = subscription.stall
     if stall is None:
         return {}

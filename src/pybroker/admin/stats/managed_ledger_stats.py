@@ -1,4 +1,4 @@
-"""Internal state of a managed ledger and its cursors, in Pulsar's format. Only on BookKeeper, cursors have ledgers of their own."""
+"""JSON of the internal state of a managed ledger and its cursors, in Pulsar's format."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def managed_ledger_stats(
     with_metadata: bool,
     cursors: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the document of a managed ledger. `opened_ms` is in Unix milliseconds; `cursors` come from
-    `cursor_stats`.
+    """Return the JSON of a managed ledger. `opened_ms` is in Unix milliseconds; `cursors` has the results of
+    `cursor_stats` by name.
     """
     rows = list(ledger.ledgers.rows())
     current = ledger.ledgers.row_of(ledger.current_ledger_id)
@@ -56,7 +56,7 @@ def cursor_stats(
     is_reading: bool,
     properties: dict[str, int],
 ) -> dict[str, Any]:
-    """Return the document of a cursor. `opened_ms` is in Unix milliseconds."""
+    """Return the JSON of a cursor. `opened_ms` is in Unix milliseconds."""
     mark_delete = cursor.mark_delete_position
     cursor_ledger = cursor.cursor_ledger
     has_no_ledger = not cursor.is_durable or cursor_ledger == NO_CURSOR_LEDGER
@@ -82,7 +82,6 @@ def cursor_stats(
 
 
 def _ledger(row: LedgerRow, with_metadata: bool) -> dict[str, Any]:
-    """Return the document of a ledger. As in Pulsar, an open ledger has no counts."""
     shown: dict[str, Any] = {
         "ledgerId": row.ledger_id,
         "entries": row.entry_count if row.is_sealed else 0,

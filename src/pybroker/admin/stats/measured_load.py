@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MeasuredLoad:
-    """Source of the registered load, computed from the sampled rates (`RateSampler`). Implements `LoadSource`."""
+    """Source of the registered load, computed from sampled rates."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
         self._broker = broker

@@ -1,7 +1,6 @@
 """JSON of `partitioned-stats`: statistics over all partitions of a topic.
 
-As in Pulsar, members that apply to one topic only are absent, and times of single events are 0. The document is built
-in steps, between which the caller yields to the event loop.
+As in Pulsar, members that apply to one topic only are absent, and times of single events are 0.
 """
 
 from __future__ import annotations
@@ -97,7 +96,10 @@ _PUBLISHER_SUMS = ("msgRateIn", "msgThroughputIn", "chunkedMessageRate")
 
 
 def partitioned_stats(partitions: list[Document], *, merges_publishers_by_name: bool) -> Steps:
-    """Return the sums over the partitions; zeros without partitions."""
+    """Return the sums over the partitions; zeros without partitions. Yields to the caller between short steps.
+
+    `merges_publishers_by_name`: producers with the same name on several partitions are one producer.
+    """
     subscriptions: dict[str, Document] = {}
     for partition in partitions:
         for name, each in partition["subscriptions"].items():
@@ -148,9 +150,6 @@ def _earliest(times_ms: Iterable[int]) -> int:
 
 
 def _publishers(partitions: list[Document], by_name: bool) -> Generator[None, None, list[Document]]:
-    """Merge the producers of all partitions: by name if producers may use only some partitions, otherwise by list
-    index.
-    """
     by_place: dict[int, list[Document]] = {}
     named: dict[str, list[Document]] = {}
     for partition in partitions:
@@ -204,7 +203,6 @@ def _united(key: str, documents: list[Document]) -> dict[str, str]:
 
 
 def _consumers(lists: list[list[Document]]) -> list[Document]:
-    """Merge consumers by list index if all lists have the same length; otherwise list all of them."""
     if len(lists) == 2 and len(lists[0]) == len(lists[1]):
         return [_consumer(list(pair)) for pair in zip(*lists, strict=True)]
     return [_consumer([each]) for one in lists for each in one]

@@ -1,9 +1,6 @@
-"""Rate sampler: periodically computes rates from the counters of topics and clients.
+"""Rate sampler: computes rates from the counters of topics and clients, every `statsUpdateFrequencyInSecs` (a window).
 
-It reads the counters every `statsUpdateFrequencyInSecs` and stores the rates of that window.
-
-Topics and clients themselves only count. An unloaded object is removed at the next sample. A new object is measured
-from the last sample on, because its counters started at 0.
+A new object is measured from the last sample on, because its counters started at 0.
 """
 
 from __future__ import annotations
@@ -49,9 +46,7 @@ class RateSampler:
         self.started_wall_ms = broker.runtime.clock.wall_ms()
 
     def topic(self, topic: TopicBase) -> TopicRates:
-        """Return the rates of a topic; zeros if no window has measured it yet. The methods for other objects do the
-        same.
-        """
+        """Return the rates of a topic; zeros before the end of its first window."""
         return self._windows.topics.get(topic, self._new_topic)
 
     def producer(self, producer: Producer) -> ProducerRates:
@@ -71,7 +66,7 @@ class RateSampler:
             await self._runtime.sleep(frequency_s)
 
     async def sample(self) -> None:
-        """End the current window of all loaded topics and connected clients."""
+        """Compute the rates of all loaded topics and connected clients since the previous sample."""
         ended = _Windows()
         clock = self._clock
         window_began_ms, self._sampled_ms = self._sampled_ms, clock.monotonic_ms()
@@ -86,9 +81,6 @@ class RateSampler:
         self.resources.sample(self._runtime.clock.wall_ms(), self._sampled_ms)
 
     def _end_windows(self, began_ms: float, ended: _Windows) -> Iterator[None]:
-        """Move the windows of existing objects to `ended`, one object per step. New objects get a window that began at
-        `began_ms`.
-        """
         clock, windows = self._clock, self._windows
         for topic in self._broker.loaded.all():
             rates = windows.topics.get(topic) or TopicRates(began_ms, topic.counters)
@@ -114,7 +106,7 @@ class RateSampler:
 
 
 class BrokerRates:
-    """Activity of the broker in the last window."""
+    """Rates of the broker in the last window."""
 
     def __init__(self, broker: BrokerService, now_ms: float) -> None:
         stats = broker.runtime.stats
@@ -145,8 +137,6 @@ class BrokerRates:
 
 
 class _Windows:
-    """Windows of the loaded topics and connected clients."""
-
     def __init__(self) -> None:
         self.topics: dict[TopicBase, TopicRates] = {}
         self.producers: dict[Producer, ProducerRates] = {}

@@ -1,6 +1,6 @@
 """Resource usage of the machine, for load reports and the `pulsar_lb_...` metrics.
 
-Measured once per window from files in /proc and /sys, which takes microseconds. Without these files, all figures are 0.
+Measured once per rate window from files in /proc and /sys; without these files, all figures are 0.
 
 `cpu`: busy share of the machine in percent, 100 per core. `memory`: resident memory of the process, relative to the
 machine or control group, in MB. `direct memory`: cached entries and unstored messages, relative to their limits, in MB.
@@ -27,19 +27,18 @@ _NETWORKS = Path("/sys/class/net")
 
 
 class Usage(NamedTuple):
-    """Usage and limit of a resource. An unknown limit is UNKNOWN_LIMIT."""
+    """Usage and limit of one resource, in the units above. An unknown limit is UNKNOWN_LIMIT."""
 
     usage: float = 0.0
     limit: float = UNKNOWN_LIMIT
 
     @property
     def percent(self) -> float:
-        """Usage in percent of the limit; 0 for an unknown limit."""
         return 100 * self.usage / self.limit if self.limit > 0 else 0.0
 
 
 class ResourceMeter:
-    """Usage at the last sample, and the counters from which the next usage is computed."""
+    """Usage at the last sample."""
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
@@ -86,9 +85,6 @@ def _text(path: Path) -> str:
 
 
 def _recent_cpu() -> Usage:
-    """Estimate the CPU usage from the machine's load average of the last minute, for a broker without a complete
-    window.
-    """
     cores = os.cpu_count() or 1
     running = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return Usage(100.0 * min(running, cores), 100.0 * cores)

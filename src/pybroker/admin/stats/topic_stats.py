@@ -1,12 +1,4 @@
-"""JSON of a topic's `stats`, in Pulsar's format.
-
-A generator builds the document from snapshots (`broker/snapshots`) and pauses after each time slice, so that thousands
-of consumers or draining hashes do not block the event loop. The caller passes figures that require reads from the
-store.
-
-Invariant: sums cover exactly the subscriptions in the document. A consumer that disconnects meanwhile is shown in its
-last state.
-"""
+"""JSON of a topic's `stats`, in Pulsar's format, built from snapshots (`broker/snapshots`) in short steps."""
 
 from __future__ import annotations
 
@@ -66,7 +58,9 @@ NOT_STORED = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Figures that require reads from the store; -1 if not requested. The publish time is 0 if there is no backlog."""
+    """Figures of a subscription that require reads from the store; -1 if not requested. The publish time is 0 without a
+    backlog.
+    """
 
     backlog_bytes: int
     earliest_publish_ms: int
@@ -184,7 +178,6 @@ def _earliest(measured: Collection[Measured]) -> int:
 
 
 def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -> Document:
-    """Return the document of a producer. `now_ms` is monotonic."""
     return {
         "accessMode": producer.access_mode.value,
         "msgRateIn": sent.messages_in.per_second,
@@ -203,9 +196,6 @@ def _publisher(producer: ProducerSnapshot, sent: ProducerRates, now_ms: float) -
 
 
 def _waits_for_memory(since_ms: float | None, now_ms: float) -> Document:
-    """Return the member that shows a wait for memory. Not in Pulsar; absent without a wait. Both times are
-    monotonic.
-    """
     return {} if since_ms is None else {"waitsForMemory": {"forMillis": round(now_ms - since_ms)}}
 
 
@@ -270,7 +260,6 @@ def _subscription(
 
 
 def _beyond_pulsar(subscription: SubscriptionBase, snapshot: SubscriptionSnapshot) -> Document:
-    """Return members that Pulsar does not have. Members without content are absent."""
     document: Document = {}
     if snapshot.cursor is None:
         return document
@@ -319,9 +308,6 @@ def _hashes(snapshot: SubscriptionSnapshot) -> Document:
 
 
 def _look_ahead(look_ahead: LookAhead) -> Document:
-    """Return the entries of a Key_Shared subscription that wait for their consumers, and the consumers that block
-    them.
-    """
     return {
         "entries": look_ahead.entries,
         "hashesSetAside": look_ahead.parked_hashes,
@@ -343,9 +329,6 @@ def _look_ahead(look_ahead: LookAhead) -> Document:
 
 
 def _chunk_look_ahead(look_ahead: ChunkLookAhead) -> Document:
-    """Return the chunks of a Shared subscription that wait for the consumer which received the first chunk of their
-    message.
-    """
     most = nlargest(MAX_WAITING_HASHES, look_ahead.consumers, key=lambda each: each.entries)
     return {
         "entries": look_ahead.entries,
@@ -401,10 +384,7 @@ def _consumer(consumer: ConsumerSnapshot, rates: DeliveryRates) -> Document:
 
 
 class _KeyView:
-    """Key hashes of all consumers of a subscription, computed once."""
-
     def __init__(self, owners: HashOwners, key_order: KeyOrderView | None) -> None:
-        """`key_order` is None for a non-persistent topic, which has no draining hashes."""
         self._ranges: dict[ConsumerState, list[HashRange]] = owners.selector.ranges()
         self._draining: dict[ConsumerState, list[tuple[int, DrainingHash]]] | None = None
         if key_order is not None:

@@ -1,4 +1,4 @@
-"""Routes of the statistics of a topic or its partitions.
+"""REST routes of the statistics of a topic or its partitions.
 
 Paths: `/admin/v2/{persistent|non-persistent}/{tenant}/{namespace}/{topic}/stats` and similar.
 """
@@ -50,7 +50,7 @@ PER_PARTITION = Query("perPartition", "include each partition", bool, True)
 
 
 class TopicStatsRoutes:
-    """Routes of topic statistics. Rates come from `RateSampler`."""
+    """Routes of topic statistics."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates
@@ -106,7 +106,6 @@ class TopicStatsRoutes:
 
 
 def _partitioned(call: Call) -> tuple[TopicName, Document]:
-    """Return the partitioned topic and its metadata document. Raises AdminError 404 if the topic is not partitioned."""
     name = call.topic_name()
     call.require_lookup(name)
     namespace_of_topics(call, name.namespace)
@@ -123,7 +122,7 @@ async def _partitions(
     call: Call, name: TopicName, behind: str
 ) -> AsyncIterator[tuple[TopicName, TopicBase | Document]]:
     """Yield the existing partitions, loaded one after the other; for a partition of another broker, that broker's
-    response. `behind`: the path after the topic.
+    response to a call with the path `behind` after the topic.
     """
     for partition in topics_of(call, name):
         if (owner := await other_owner(call, partition)) is None:
@@ -140,9 +139,6 @@ async def _partitions(
 
 
 async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBase, Measured], int]:
-    """Return the figures of each subscription that require reads from the store, and the size of the largest
-    backlog.
-    """
     if not isinstance(topic, Topic):
         return dict.fromkeys(topic.subscriptions.values(), Measured(0, 0)), 0
     with_size = call.query("subscriptionBacklogSize") is None or call.flag("subscriptionBacklogSize")
@@ -156,7 +152,6 @@ async def _measure(call: Call, topic: TopicBase) -> tuple[Mapping[SubscriptionBa
 
 
 async def _find_last_publish_time(topic: TopicBase) -> None:
-    """Fill in the time of the last publish after a load, as Pulsar does: the publish time of the last entry."""
     if topic.counters.last_publish_ms or not isinstance(topic, Topic):
         return
     last = topic.ledger.ledgers.last_position
@@ -170,9 +165,7 @@ async def _find_last_publish_time(topic: TopicBase) -> None:
 
 
 async def _backlog_bytes(subscription: Subscription) -> int:
-    """Return the exact backlog size in bytes; an estimate if the store fails, so that administrators still get the
-    other figures.
-    """
+    """Return the exact backlog size in bytes; an estimate if the store fails."""
     try:
         return (await subscription.cursor.backlog()).size_bytes
     except StoreError:

@@ -14,7 +14,7 @@ SHOWN = 100
 
 
 def of_topic(snapshot: TopicSnapshot, now_ms: int) -> dict[str, Any]:
-    """Return the open transactions of a topic, if any. `now_ms` is in Unix milliseconds."""
+    """Return the JSON of a topic's open transactions; empty without any. `now_ms` is in Unix milliseconds."""
     buffer = snapshot.transactions
     if buffer is None:
         return {"ongoingTxnCount": 0, "abortedTxnCount": 0, "committedTxnCount": 0}
@@ -38,7 +38,9 @@ def of_topic(snapshot: TopicSnapshot, now_ms: int) -> dict[str, Any]:
 
 
 def of_subscription(snapshot: SubscriptionSnapshot, now_ms: int) -> dict[str, Any]:
-    """Return the pending transaction acks, if any. `now_ms` is in Unix milliseconds."""
+    """Return the JSON of a subscription's pending transaction acks; empty without any. `now_ms` is in Unix
+    milliseconds.
+    """
     pending, transactions = snapshot.pending_transaction_acks, snapshot.transactions
     if pending is None or transactions is None:
         return {}

@@ -1,8 +1,8 @@
-"""Routes that move a subscription's cursor: skip, expire and reset.
+"""REST routes that move a subscription's cursor: skip, expire and reset.
 
 Paths: `/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}/...`.
 
-Consumers may be connected. They no longer receive skipped messages. A reset disconnects them, and they reconnect.
+Connected consumers no longer receive skipped messages. A reset disconnects consumers, and they reconnect.
 """
 
 from __future__ import annotations
@@ -97,9 +97,6 @@ async def expire_in_all(call: Call) -> Response:
 
 
 async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
-    """Expire old messages. Return False if there is no backlog, or if no message is old enough while consumers are
-    active, as in Pulsar.
-    """
     seconds = call.integer("seconds")
     if seconds <= 0 or not subscription.cursor.backlog_entries:
         return False
@@ -151,9 +148,6 @@ async def reset_by_position(call: Call) -> Response:
 
 
 async def _on_single_subscription(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Run `action` on the subscription in the path. The topic must not be partitioned, because positions and counts
-    belong to one managed ledger.
-    """
     require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     await on_subscription(call, action)

@@ -1,4 +1,4 @@
-"""Routes that create, extend and delete partitioned topics.
+"""REST routes that create, extend and delete partitioned topics.
 
 Paths: `/admin/v2/{persistent|non-persistent}/.../{topic}/partitions`.
 """
@@ -56,9 +56,8 @@ async def list_partitioned_topics(call: Call) -> Response:
 
 
 async def get_partitions(call: Call) -> Response:
-    """Return the number of partitions.
-
-    Clients send `checkAllowAutoCreation=true` before a lookup, which creates a missing topic.
+    """Return the number of partitions. With `checkAllowAutoCreation=true`, which clients send before a lookup, create a
+    missing topic.
     """
     name = call.topic_name()
     call.require_lookup(name)

@@ -1,7 +1,7 @@
 """`/admin/v2/schemas/{tenant}/{namespace}/{topic}/...`: schemas of a topic, which need not exist.
 
-A partition has the schemas of its partitioned topic. The paths have no domain segment. A policy that forbids new schema
-versions applies to clients, not to these calls.
+A partition has the schemas of its partitioned topic. A policy that forbids new schema versions applies to clients, not
+to these calls.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -47,7 +47,7 @@ class SchemaAnswer(msgspec.Struct):
 
 
 class Compatibility(msgspec.Struct):
-    """Whether a schema could be registered, and the strategy that decides it."""
+    """Result of a compatibility check, and the strategy that was applied."""
 
     schemaCompatibilityStrategy: str
     compatibility: bool
@@ -133,7 +133,7 @@ async def delete_schema(call: Call) -> Response:
 
 
 async def check_compatibility(call: Call) -> Response:
-    """Check whether a schema could be registered. As in Pulsar, an incompatible schema results in status 500 with the
+    """Return whether a schema could be registered. As in Pulsar, an incompatible schema results in status 500 with the
     reason.
     """
     topic = _topic(call)

@@ -154,7 +154,7 @@ async def set_properties(call: Call) -> Response:
 
 
 async def get_replicated(call: Call) -> Response:
-    """Return, for each topic, whether the subscription is marked as replicated. The mark has no effect."""
+    """Return, for each topic, whether the subscription is marked as replicated. The mark is only stored."""
     replicated: dict[str, bool] = {}
 
     async def act(subscription: Subscription) -> None:
@@ -169,7 +169,7 @@ async def set_replicated(call: Call) -> Response:
     require_persistent_subscription(call, "Replication of a subscription")
     is_replicated = await call.optional_json(bool)
     if is_replicated is None:
-        raise BadBody("the request needs the body true or false")
+        raise BadBody("the request needs a JSON body: true or false")
 
     async def act(subscription: Subscription) -> None:
         await subscription.set_replicated(is_replicated)
@@ -179,8 +179,8 @@ async def set_replicated(call: Call) -> Response:
 
 
 async def analyze(call: Call) -> Response:
-    """Count the backlog entry by entry, with the verdicts of entry filters. Starts at the message id in the body, or at
-    the mark-delete position.
+    """Count the entries and messages of the backlog, and the verdicts of entry filters. Starts at the message id in the
+    body, or at the mark-delete position.
     """
     require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())

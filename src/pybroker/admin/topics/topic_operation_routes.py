@@ -56,10 +56,7 @@ def routes() -> list[Route]:
 
 
 async def unload(call: Call) -> Response:
-    """Close the topic. Clients reconnect, and unacknowledged messages are redelivered.
-
-    A topic that is not loaded is not affected.
-    """
+    """Close the topic, if it is loaded. Clients reconnect, and unacknowledged messages are redelivered."""
     name = call.topic_name()
     call.require_topic_admin(name)
     namespace_of_topics(call, name.namespace)
@@ -114,7 +111,7 @@ async def get_internal_info(call: Call) -> Response:
 
 
 async def get_backlog(call: Call) -> Response:
-    """Return the backlog in entries and bytes, for old tools. `stats` and `internalStats` contain more figures."""
+    """Return the backlog in entries and bytes, for old tools."""
     name = call.topic_name()
     call.require_lookup(name)
     require_persistent(call, "Get backlog")
@@ -124,9 +121,7 @@ async def get_backlog(call: Call) -> Response:
 
 
 async def get_backlog_size(call: Call) -> Response:
-    """Return the size in bytes of all messages after the message in the body. The method is PUT because it has a
-    body.
-    """
+    """Return the size in bytes of all messages after the message in the body."""
     name = call.topic_name()
     call.require_consume(name, "")
     require_persistent(call, "Get backlog size")

@@ -1,6 +1,6 @@
 """`.../{topic}/permissions` and `/namespaces/grantPermissionsOnTopics`: permissions of roles on single topics.
 
-The permissions are stored with the namespace. Permissions on a partitioned topic apply to its partitions.
+Permissions on a partitioned topic apply to its partitions.
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ async def _topics_of_one_namespace(call: Call, texts: Sequence[str]) -> list[Top
 
 
 async def _changeable(call: Call, topic: TopicName) -> TopicName:
-    """Return `topic`, which need not exist. Requires an administrator of its tenant."""
     call.require_topic_admin(topic)
     existing_tenant(call, topic.tenant)
     may_be_missing = call.config.allow_acl_changes_on_non_existent_topics

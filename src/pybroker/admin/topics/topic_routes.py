@@ -144,7 +144,9 @@ async def _change_properties(call: Call, name: TopicName, added: dict[str, str],
 
 
 def creatable_topic(call: Call) -> TopicName:
-    """Return the topic in the path. Checks that the caller may create it and that its namespace exists."""
+    """Return the topic in the path. Raises AdminError if the role may not create it, TopicNotFound if its namespace is
+    missing.
+    """
     name = call.topic_name()
     call.require_namespace_admin(name.namespace)
     if call.resources.namespace(name.namespace) is None:  # waits for a running namespace deletion

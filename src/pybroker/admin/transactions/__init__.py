@@ -1,4 +1,4 @@
-"""`/admin/v3/transactions`: transaction coordinators, their transactions, and transactions on topics and subscriptions.
+"""REST routes of transactions: coordinators, single transactions, and transactions on topics and subscriptions.
 
 Start with `coordinator_routes.py`.
 """

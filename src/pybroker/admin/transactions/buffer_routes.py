@@ -1,4 +1,4 @@
-"""Transactions on a topic: their uncommitted messages."""
+"""REST routes of transactions on a topic, whose messages are not committed yet."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ def routes() -> list[Route]:
 
 
 async def _topic(call: Call) -> Topic:
-    """Load the topic in the path. Requires an administrator of the namespace. Raises AdminError 404 if the topic does
-    not exist.
-    """
     name = call.topic_name_of(PERSISTENT)
     call.require_topic_admin(name)
     require_enabled(call)

@@ -1,4 +1,4 @@
-"""The brokers of a cluster that run the transaction coordinators, and calls to all of them."""
+"""The brokers of a cluster that run the transaction coordinators, and REST calls to all of them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ PROBE_S = 2.0
 
 
 async def coordinator_owners(call: Call, *, may_assign: bool) -> list[Owner | None]:
-    """Return the broker that runs each transaction coordinator, by coordinator id; None if this broker runs it.
+    """Return the broker that runs each transaction coordinator, in the order of coordinator ids; None if this broker
+    runs it.
 
-    With `may_assign`, a coordinator without an owner is assigned to a broker. Without it, the result is None for such a
-    coordinator, and also for a coordinator that is changing its owner.
+    With `may_assign`, a coordinator without an owner is assigned to a broker. Otherwise the result is also None for a
+    coordinator without an owner, or with a changing one.
     """
     count, ownership = call.broker.transactions.count, call.broker.ownership
     found: list[Owner | None] = [None] * count
@@ -44,9 +45,10 @@ async def coordinator_owners(call: Call, *, may_assign: bool) -> list[Owner | No
 
 
 async def of_other_brokers(call: Call, path: str) -> dict[int, Any]:
-    """Return the answers of other brokers to a call below BASE about each of their started coordinators, by id.
+    """Return the responses of other brokers to a GET of `path` below BASE, by the id of each of their started
+    coordinators.
 
-    Raises AdminError and ServiceNotReady if a broker does not answer.
+    Raises AdminError and ServiceNotReady if a broker does not respond.
     """
     owners = await coordinator_owners(call, may_assign=False)
     asked = {number: owner for number, owner in enumerate(owners) if owner is not None}
@@ -57,7 +59,6 @@ async def of_other_brokers(call: Call, path: str) -> dict[int, Any]:
 
 
 async def _answer(call: Call, owner: Owner, path: str) -> Any:
-    """Return None for a coordinator that has not started."""
     others = call.broker.other_brokers
     assert others is not None, "a broker with other owners has it"
     try:

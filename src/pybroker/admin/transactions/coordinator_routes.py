@@ -1,4 +1,4 @@
-"""Transaction coordinators, their transactions, slow transactions, and aborts by an administrator."""
+"""REST routes of transaction coordinators and their transactions: statistics, slow transactions, aborts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,6 @@ def txn_id_of(call: Call) -> TxnId:
 
 
 async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
-    """Return the transaction in the path. Raises AdminError 404 unless the caller is its owner or a superuser."""
     txn_id = txn_id_of(call)
     try:
         call.require_superuser()
@@ -134,9 +133,9 @@ async def get_coordinator_internal_stats(call: Call) -> Response:
 
 
 async def get_transaction_metadata(call: Call) -> Response:
-    """Return the status and participants of a transaction, for every role, as in Pulsar.
+    """Return the status and participants of a transaction. As in Pulsar, any role may call this.
 
-    The owner and superusers also see which participants have not confirmed its end.
+    The owner and superusers also see which participants have not confirmed the end of the transaction.
     """
     require_enabled(call)
     coordinator, transaction = await call.broker.transactions.listed_transaction(txn_id_of(call))
@@ -151,9 +150,8 @@ def _shown(call: Call, coordinator: Coordinator, transaction: Transaction) -> di
 
 
 async def list_slow_transactions(call: Call) -> Response:
-    """List transactions that have been open, or ending, for at least the given milliseconds, oldest first.
-
-    Without `coordinatorId`, those of all coordinators of the cluster.
+    """List transactions that have been open, or ending, for at least the given milliseconds, oldest first. Without
+    `coordinatorId`, the list covers all coordinators of the cluster.
     """
     call.require_superuser()
     require_enabled(call)

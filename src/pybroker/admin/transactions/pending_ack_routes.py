@@ -1,4 +1,4 @@
-"""Transactions on a subscription: pending transaction acks."""
+"""REST routes of transactions on a subscription: pending transaction acks."""
 
 from __future__ import annotations
 
@@ -38,9 +38,6 @@ def routes() -> list[Route]:
 
 
 async def _found(call: Call) -> tuple[Topic, CursorState]:
-    """Return the topic and cursor of the subscription in the path. Requires an administrator of the namespace. Raises
-    AdminError 404 if the subscription does not exist.
-    """
     name = call.topic_name_of(PERSISTENT)
     call.require_topic_admin(name)
     require_enabled(call)

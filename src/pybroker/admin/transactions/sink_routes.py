@@ -1,10 +1,8 @@
-"""Routes of transactional sinks: one call commits several transactions exactly once. Not in Pulsar.
+"""REST routes of sinks: one call commits all transactions of a numbered batch exactly once.
 
-Several transactions write a batch of the sink. The rules are in `transactions/sinks.py`.
-
+Not in Pulsar. A sink is the name under which a program writes numbered batches; `transactions/sinks.py` has the rules.
 A role that may produce to any topic can create a sink. After the first commit, only this role and superusers may use
-the sink. Both `open` and `commit` check this (`_coordinator`, `Coordinator._room_for_mark`), so that no transaction is
-opened that cannot be committed.
+it. `open` and `commit` both check this.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -43,8 +41,8 @@ DEFAULT_TIMEOUT_MS = 60_000
 
 
 class OpenBody(msgspec.Struct):
-    """Batch of the sink, its writer, and the timeout of the transaction. `takeOver`: replace the current writer of the
-    sink.
+    """Batch of the sink, its writer (the program that numbers the batches), and the timeout of the transaction.
+    `takeOver`: replace the current writer of the sink.
     """
 
     batch: int
@@ -55,7 +53,7 @@ class OpenBody(msgspec.Struct):
 
 
 class CommitBody(msgspec.Struct):
-    """Transactions of the batch as [most, least]. An empty list commits an empty batch."""
+    """Transactions of the batch as [most, least]: the halves of their ids. An empty list commits an empty batch."""
 
     batch: int
     transactions: list[tuple[int, int]] = []
@@ -132,7 +130,7 @@ def _asking(call: Call) -> Asking:
 
 async def _coordinator(call: Call, sink: str) -> Coordinator:
     """Return the coordinator of the sink. Raises AdminError 403 if the sink is new and the role may not produce to any
-    topic, because the role could only occupy names and capacity.
+    topic.
     """
     coordinator = await call.broker.transactions.of_sink(sink)
     if coordinator.state.marks.get(sink) is None:
@@ -160,15 +158,12 @@ async def list_sinks(call: Call) -> Response:
 
 
 async def get_sink(call: Call) -> Response:
-    """Return the last committed batch, the time of its commit, the writer of the sink, and its open transactions."""
+    """Return the last committed batch of a sink, the time of its commit, the writer, and the open transactions."""
     sink = _sink_name(call)
     return json_response(_shown(await _existing(call, sink), sink, call))
 
 
 async def _existing(call: Call, sink: str) -> Coordinator:
-    """Return the coordinator of an existing sink. Raises AdminError 404 if the sink does not exist, 403 if it belongs
-    to another role.
-    """
     require_enabled(call)
     try:
         coordinator = await call.broker.transactions.ready(home_of(sink))

@@ -47,9 +47,10 @@ def transaction_metadata(
     *,
     with_own: bool,
 ) -> dict[str, Any]:
-    """Return `transactionMetadata` with details of the loaded topics. Topic names are spelled as the client sent them.
+    """Return `transactionMetadata` of a transaction, with details from the topics that `loaded` returns. Topic names
+    are spelled as the client sent them.
 
-    `with_own`: include members that Pulsar does not have, for the owner and superusers.
+    `with_own`: include the member `pybroker`, which only the owner and superusers may see.
     """
     as_sent = transaction.as_sent
     produced: dict[str, Any] = {}
@@ -109,15 +110,13 @@ def transaction_metadata(
 
 
 def transaction_in_buffer(buffer: TransactionBuffer | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInBufferStats`. The result of an ended transaction is unknown, because topics do not store
-    it.
-    """
+    """Return `transactionInBufferStats`. The status of an ended transaction is unknown, because topics do not store it."""
     found = None if buffer is None else buffer.open.get(txn_id)
     return {"aborted": False} if found is None else {"startPosition": str(found.first), "aborted": False}
 
 
 def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """Return `transactionBufferStats`. A topic that never had transactions has no buffer."""
+    """Return `transactionBufferStats`. A topic that never had transactions has no transaction buffer."""
     buffer, ledgers = topic.transactions.buffer, topic.ledger.ledgers
     limit = None if buffer is None else buffer.limit
     last = ledgers.last_position if limit is None else ledgers.previous_position(limit)
@@ -150,16 +149,17 @@ def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_wa
 
 
 def transaction_in_pending_ack(held: PendingTransactionAcks | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInPendingAckStats`, which omits individual acknowledgements."""
+    """Return `transactionInPendingAckStats`: the position of the transaction's cumulative acknowledgement."""
     hold = None if held is None else held.open.get(txn_id)
     return {} if hold is None or hold.up_to is None else {"cumulativeAckPosition": str(hold.up_to)}
 
 
 def position_in_pending_ack(state: CursorState, position: Position, batch_index: int | None) -> str:
-    """Return `positionStatsInPendingAck` for an entry, or for one message of its batch.
+    """Return `positionStatsInPendingAck` for an entry, or for one message of its batch: whether an open transaction has
+    acknowledged it.
 
-    The cumulative acknowledgement of a transaction includes earlier entries. The batch size is known only if a part of
-    the batch is acknowledged.
+    A transaction's cumulative acknowledgement includes earlier entries. The batch size is known only if a part of the
+    batch is acknowledged.
     """
     if position <= state.mark_delete_position:
         return "MarkDelete"

@@ -58,7 +58,7 @@ class EntryCopies(NamedTuple):
 
 
 def compare_copies(format_: EntryFormat, entry_id: int, answers: Sequence[tuple[str, ReadResult]]) -> list[EntryCopy]:
-    """Return the states of the copies, from the answers of all bookies of the write set."""
+    """Return the state of each copy of an entry, from the responses of all bookies of its write set."""
     found: list[EntryCopy] = []
     entries: dict[str, Entry] = {}
     for bookie_id, (code, body) in answers:
@@ -96,7 +96,7 @@ async def read_copies(
     first_entry_id: int,
     last_entry_id: int,
 ) -> AsyncIterator[EntryCopies]:
-    """Read every copy of the entries, with several requests in flight. Reads do not fence the ledger."""
+    """Yield the copies of each entry in a range, with several requests in flight. Reads do not fence the ledger."""
     write_sets = metadata.quorums.write_sets()
     count = _FIRST_COUNT
     while first_entry_id <= last_entry_id:

@@ -1,4 +1,4 @@
-"""Deletion of the cluster's orphaned ledgers, by its leader.
+"""Deletion of the orphaned ledgers of a cluster, by its leader: ledgers on bookies that no metadata document lists.
 
 Operation: a run reads the metadata of all ledgers, and then all documents that list ledgers. It closes and fences each
 orphaned ledger, reads the documents again, and deletes the ledgers that are still in no document. Two rules protect an
@@ -8,9 +8,6 @@ owner that stores its new ledger late in a document:
   longer.
 * If the clocks of both brokers differ by more than that, the ledger is fenced before its deletion, so that its owner's
   appends are refused. If a document lists the ledger at the second reading, it is kept.
-
-Memory: 9 bytes for each old ledger, and a run examines at most `MAX_CANDIDATES` of them together. Rate: `READS_PER_S` ledgers
-are examined, and `DELETIONS_PER_S` deleted in a second.
 
 Failure: a ledger that cannot be closed, because its bookies do not answer, is kept until a later run. If a document
 cannot be read, the run ends without a deletion, because it may list any ledger.
@@ -82,7 +79,9 @@ class OrphanDeletion:
         self._sleep = sleep
 
     async def run(self) -> OrphanCounts:
-        """Perform one run over all ledgers. Raises MetadataUnknown, and the errors of reading the documents."""
+        """Examine all ledgers of the cluster once, and delete the orphaned ones. Raises MetadataUnknown, and the errors
+        of reading the documents.
+        """
         counts = OrphanCounts()
         now_ms = self._clock.wall_ms()
         candidates = array("q")

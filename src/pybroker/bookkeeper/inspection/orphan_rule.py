@@ -55,7 +55,7 @@ class OrphanRule:
         self._min_age_ms = min_age_ms
 
     def is_own(self, metadata: LedgerMetadata) -> bool:
-        """Return whether the ledger has the required properties."""
+        """Return whether the ledger has the properties that all ledgers of this cluster have."""
         custom = metadata.custom
         return bool(custom.get(self._owner_key)) and all(
             custom.get(key) == value for key, value in self._required.items()
@@ -64,9 +64,8 @@ class OrphanRule:
     def verdict(
         self, ledger_id: int, metadata: LedgerMetadata, named_ids: Container[int], now_ms: int
     ) -> OrphanVerdict:
-        """Return whether the ledger may be deleted.
-
-        `named_ids`: all ledgers in any document. `now_ms`: the time when the ledger was listed.
+        """Decide whether the ledger may be deleted, or why it is kept. `named_ids`: the ledgers that documents list.
+        `now_ms`: when the ledger was listed, in milliseconds since 1970.
         """
         promise_ms = self._named_within_ms(metadata.custom)
         if promise_ms is None or not self.is_own(metadata):

@@ -71,7 +71,9 @@ class EntryFormat:
         return b"".join((header, self._digest(header, payload), payload))
 
     def pack_add(self, entry_id: int, last_confirmed: int, length_bytes: int, payload: bytes) -> bytes:
-        """Encode the request to store an entry. Equals `add_request(pack(...))`, but copies the payload only once."""
+        """Encode the request to store an entry. `last_confirmed`: the id of the last confirmed entry. `length_bytes`:
+        the payload bytes of the ledger up to and including this entry.
+        """
         if self._core is not None:
             return self._core.pack_ledger_add(
                 self._add_head, self.ledger_id, entry_id, last_confirmed, length_bytes, payload
@@ -81,10 +83,7 @@ class EntryFormat:
         return b"".join((_pack_u32(size_bytes), self._add_head, header, self._digest(header, payload), payload))
 
     def unpack(self, stored: bytes, entry_id: int | None) -> Entry:
-        """Decode and verify a stored entry, which must be `entry_id` unless that is None.
-
-        Raises DamagedEntry. The digest is checked first, so that an entry of another ledger is reported as such.
-        """
+        """Decode a stored entry and check its digest, ledger and id (`entry_id`, None for any). Raises DamagedEntry."""
         if self._core is not None and entry_id is not None:
             found = self._core.unpack_ledger_entry(stored, self.ledger_id, entry_id)
             if found is not None:
@@ -110,12 +109,12 @@ class EntryFormat:
         return Entry(stored_id, last_confirmed, length_bytes, payload)
 
     def pack_last_confirmed(self, last_confirmed: int) -> bytes:
-        """Encode the record of an explicit last confirmed entry (WRITE_LAC): both ids and a digest."""
+        """Encode the id of the last confirmed entry, with a digest, for the request WRITE_LAC."""
         header = _LAC_HEADER.pack(self.ledger_id, last_confirmed)
         return header + self._digest(header, b"")
 
     def unpack_last_confirmed(self, record: bytes) -> int:
-        """Decode and verify a record of `pack_last_confirmed`. Raises DamagedEntry."""
+        """Decode and check a record of `pack_last_confirmed`, and return the id. Raises DamagedEntry."""
         header = record[: _LAC_HEADER.size]
         if len(record) < _LAC_HEADER.size or record[_LAC_HEADER.size :] != self._digest(header, b""):
             raise DamagedEntry(
@@ -130,9 +129,7 @@ class EntryFormat:
 
 
 def master_key(password: bytes) -> bytes:
-    """Return the key that is derived from a ledger's password. Bookies compare it for each writer and recovery of the
-    ledger.
-    """
+    """Return the key for a ledger's password, which bookies compare for each writer and each recovery of the ledger."""
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 

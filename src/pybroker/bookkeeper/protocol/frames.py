@@ -1,4 +1,4 @@
-"""Frames of protocol version 2: requests as bytes, and a reader of answers.
+"""Frames of BookKeeper's protocol version 2: requests as bytes, and a reader of responses.
 
 A frame is its size (4 bytes) and a body; numbers are big-endian. A response does not contain the number of its request.
 Except for batch reads, it is matched by operation, ledger and entry.
@@ -52,17 +52,19 @@ class Answer(NamedTuple):
 
 
 def add_head(master_key: bytes) -> bytes:
-    """Encode the part in front of the entry in the body of a request to store it, without flags."""
+    """Return the beginning of a request to store an entry, to which flags and the entry are appended."""
     return _ADD_HEAD.pack(_VERSION | ADD << 16, master_key)
 
 
 def add_request(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
-    """Encode the request to store an entry. The entry's bytes contain its ledger and id."""
+    """Encode the request to store an entry. `stored`: the entry with its header and digest."""
     return b"".join((_ADD.pack(24 + len(stored), _VERSION | ADD << 16 | flags, master_key), stored))
 
 
 def read_request(ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b"") -> bytes:
-    """Encode the request to read an entry. With `FENCE` the bookie needs the master key."""
+    """Encode the request to read an entry. With `FENCE` in `flags`, the bookie also fences the ledger and needs the
+    master key.
+    """
     word = _VERSION | READ << 16 | flags
     if flags & FENCE:
         return _READ_WITH_KEY.pack(40, word, ledger_id, entry_id, master_key)
@@ -75,7 +77,7 @@ def batch_read_request(ledger_id: int, first_entry_id: int, request_id: int, max
 
 
 def batch_entries(body: bytes) -> list[bytes]:
-    """Split the body of a batch answer into stored entries. Raises InvalidAnswer."""
+    """Return the stored entries in the body of a response to a batch read. Raises InvalidAnswer."""
     entries = []
     start, end = 0, len(body)
     while start < end:
@@ -105,7 +107,7 @@ class AnswerReader:
         self._missing_bytes = 0
 
     def feed(self, data: bytes) -> list[AnswerFields]:
-        """Return the answers that are complete with `data`, in their order. Raises InvalidAnswer."""
+        """Add received bytes, and return the responses that are complete now. Raises InvalidAnswer."""
         if self._missing_bytes > 0:  # a large frame: joined once, when it is complete
             self._parts.append(data)
             self._missing_bytes -= len(data)

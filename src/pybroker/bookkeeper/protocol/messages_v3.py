@@ -1,7 +1,7 @@
-"""Protocol version 3 (protobuf messages), for the operations that version 2 lacks: explicit last confirmed entries, forced
-writes, and the disk space of a bookie.
+"""Messages of BookKeeper's protocol version 3 (protobuf), for operations that version 2 lacks: explicit last confirmed
+entries, forced writes, and the disk space of a bookie.
 
-A connection speaks the version of its first frame. Requests have numbers, so that answers can come in any order.
+A connection speaks the version of its first frame. Requests have numbers, so that responses can come in any order.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def info_request(number: int) -> bytes:
 
 
 def force_request(number: int, ledger_id: int) -> bytes:
-    """Encode the request to make all entries of the ledger durable that the bookie has acknowledged."""
+    """Encode the request to make all entries of the ledger durable that the bookie has acknowledged. `number`: the
+    number of the request.
+    """
     request = _request(number, Operation.FORCE)
     request.force.ledger_id = ledger_id
     return _framed(request)
@@ -85,7 +87,7 @@ def start_tls_request(number: int) -> bytes:
 
 
 def auth_request(number: int, payload: bytes) -> bytes:
-    """Encode a message of the authentication plugin `sasl`."""
+    """Encode an authentication request with a SASL token. `number`: the number of the request."""
     request = _request(number, Operation.AUTH)
     request.auth.plugin_name = _SASL
     request.auth.payload = payload
@@ -113,7 +115,7 @@ class FrameReader:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the bodies that are complete with `data`. Raises InvalidAnswer."""
+        """Add received bytes, and return the bodies of the frames that are complete now. Raises InvalidAnswer."""
         self._rest += data
         bodies = []
         while len(self._rest) >= _SIZE.size:
@@ -130,7 +132,6 @@ class FrameReader:
 
 
 def decode_response(body: bytes) -> Response:
-    """Decode a response. Raises InvalidAnswer."""
     response = Response()
     try:
         response.ParseFromString(body)
@@ -142,21 +143,20 @@ def decode_response(body: bytes) -> Response:
 
 
 def require_tls_started(response: Response) -> None:
-    """Check the response to START_TLS. Raises the error that the bookie returned, InvalidAnswer."""
+    """Check that the bookie accepts the request START_TLS. Raises the error that the bookie returned, InvalidAnswer."""
     _require(response, Operation.START_TLS, "The bookie has no TLS")
 
 
 def auth_payload(response: Response) -> bytes:
-    """Return the bookie's message in an authentication response.
-
-    Raises the error that the bookie returned, InvalidAnswer.
+    """Return the bookie's SASL token in an authentication response. Raises the error that the bookie returned,
+    InvalidAnswer.
     """
     _require(response, Operation.AUTH, "The bookie refused the user or the password")
     return response.auth.payload
 
 
 def require_accepted(response: Response) -> None:
-    """Check the response to any read. Raises WrongKey if the bookie does not accept the client."""
+    """Raise WrongKey if the response shows that the bookie requires an authentication."""
     if WrongKey.code in {_SAME_CODES.get(response.status), _SAME_CODES.get(response.read_lac.status)}:
         raise WrongKey("The bookie requires that its clients authenticate with a user or a certificate")
 

@@ -1,8 +1,7 @@
-"""The ledgers in metadata documents: managed ledgers and cursors in Pulsar's and in pybroker's format, and the extras
-of managed ledgers.
+"""The ledgers that metadata documents list: managed ledger infos and cursors in Pulsar's and in pybroker's format.
 
-Compacted ledgers are in the extras. Documents of schemas and records also list ledgers. Those ledgers have no mark of a
-cluster and are never deleted as orphaned.
+Documents of schemas and records also list ledgers. Those ledgers have no mark of a cluster and are never deleted as
+orphaned.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class NamedLedgers:
         self._metadata = metadata
 
     async def read(self, take: TakeNames) -> None:
-        """Call `take` with the ledgers of each document. Raises StoreError if any document cannot be read."""
+        """Call `take` with the ledger ids of each document. Raises StoreError if a document cannot be read."""
         await self._metadata.sync()
         async for paths in self._paths_at(EXTRAS_ROOT + MANAGED_LEDGERS, _TOPIC_SEGMENTS):
             await self._read_extras(paths, take)
@@ -70,7 +69,9 @@ class NamedLedgers:
 
 
 def ledgers_in(path: str, value: bytes, *, is_cursor: bool) -> list[int]:
-    """Return the ledgers in one document. Raises StoreError."""
+    """Return the ids of the ledgers that the document at `path` lists. `is_cursor`: the document is of a cursor. Raises
+    StoreError.
+    """
     if value[:1] == b"{":
         return ledger_ids_in(path, value)
     value = plain(path, value)
@@ -84,7 +85,6 @@ def ledgers_in(path: str, value: bytes, *, is_cursor: bool) -> list[int]:
 
 
 def _ids_of_ledgers(value: bytes) -> list[int]:
-    """Return the ids in the list of a ManagedLedgerInfo."""
     found: list[int] = []
     at, end = 0, len(value)
     while at < end:

@@ -16,7 +16,9 @@ from pybroker.runtime.runtime import Runtime
 
 
 def orphan_rule(cluster_name: str, min_age_ms: int) -> OrphanRule:
-    """Return the rule for the ledgers that brokers of a cluster create for managed ledgers and cursors."""
+    """Return the rule by which ledgers of this cluster's topics and cursors count as orphaned, from the age
+    `min_age_ms` (milliseconds) on.
+    """
     return OrphanRule(cluster_properties(cluster_name), MANAGED_LEDGER, named_within_ms, AGE_FACTOR, min_age_ms)
 
 
@@ -46,7 +48,7 @@ class OrphanedLedgers:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Search and delete once. Errors are logged and counted."""
+        """Search and delete orphaned ledgers once. Errors are logged and counted."""
         try:
             if not await self._is_leader():
                 return

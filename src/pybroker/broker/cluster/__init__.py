@@ -1,4 +1,4 @@
-"""Work on topics and transactions that exists only in a cluster, because other brokers serve some of the topics.
+"""Transactions of a cluster whose participants or coordinators other brokers serve.
 
-Start with `remote_participants.py`. Bundle ownership is in `pybroker.cluster.ownership`.
+Start with `remote_participants.py`.
 """

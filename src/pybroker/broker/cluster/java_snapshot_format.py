@@ -1,8 +1,4 @@
-"""Pulsar's TransactionBufferSnapshot as Avro: aborted transactions, entry id and ledger id of the max read position, name of the
-topic. Pure.
-
-An aborted transaction is its id and the position of its marker. The messages of the transactions are not in the snapshot.
-"""
+"""Avro format of TransactionBufferSnapshot, in which Java brokers store a topic's aborted transactions. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +13,19 @@ _MAX_LONG_BYTES = 10
 
 
 class InvalidSnapshot(Exception):
-    """The value is no snapshot."""
+    """The value is not a TransactionBufferSnapshot."""
 
 
 def encode_snapshot(topic: TopicName, last: Position) -> bytes:
-    """Return a snapshot without aborted transactions, with the max read position `last`."""
+    """Return a snapshot of `topic` without aborted transactions, with the max read position `last`."""
     name = str(topic).encode()
     position = _long(last.entry_id) + _long(last.ledger_id)
     return b"".join((_PRESENT, _NO_ITEMS, position, _PRESENT, _long(len(name)), name))
 
 
 def start_behind(snapshot: bytes) -> Position:
-    """Return the position up to which no message belongs to an open or aborted transaction: the max read position of a snapshot
-    without aborted transactions, or EARLIEST. Raises InvalidSnapshot.
+    """Return the position up to which no message belongs to an open or aborted transaction: the max read position if
+    the snapshot has no aborted transactions, otherwise EARLIEST. Raises InvalidSnapshot.
     """
     if snapshot[:1] == _ABSENT:
         at = 1
@@ -38,14 +34,16 @@ def start_behind(snapshot: bytes) -> Position:
     elif snapshot[:1] == _PRESENT:
         return EARLIEST
     else:
-        raise InvalidSnapshot(f"the value begins with {snapshot[:1]!r}")
+        raise InvalidSnapshot(
+            f"a transaction snapshot begins with the byte {snapshot[:1]!r}, which is not the start of an Avro list"
+        )
     entry_id, at = _read_long(snapshot, at)
     ledger_id, at = _read_long(snapshot, at)
     return Position(ledger_id, entry_id) if ledger_id >= 0 else EARLIEST
 
 
 def _read_long(value: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at`, and the index behind it. Raises InvalidSnapshot."""
+    """Return the Avro number at the index `at`, and the index after it. Raises InvalidSnapshot."""
     number = 0
     for shift in range(0, 7 * _MAX_LONG_BYTES, 7):
         if at >= len(value):
@@ -54,11 +52,10 @@ def _read_long(value: bytes, at: int) -> tuple[int, int]:
         at += 1
         if value[at - 1] < 0x80:
             return number >> 1 ^ -(number & 1), at
-    raise InvalidSnapshot(f"a number in {value!r} does not end")
+    raise InvalidSnapshot(f"an Avro number in the transaction snapshot {value!r} is truncated")
 
 
 def _long(number: int) -> bytes:
-    """Encode as Avro does: zigzag, then seven bits in each byte."""
     left = (number << 1) ^ (number >> 63)
     encoded = bytearray()
     while left > 0x7F:

@@ -1,21 +1,16 @@
 """Transaction buffer snapshots that Java brokers read and write, in system topics of a namespace.
 
-A Java broker that loads a topic reads the topic's last snapshot and then the transaction markers after the snapshot.
-Without a snapshot, a Java broker treats the topic as free of transactions and delivers all messages, including aborted
-messages.
+A Java broker that loads a topic reads its last snapshot, and then the transaction markers after the snapshot. Without a
+snapshot, it delivers all messages, also aborted ones. pybroker recovers its own transactions without these topics, but
+publishes one snapshot per topic in `__transaction_buffer_snapshot` before it stores the topic's first transactional
+message. So a Java broker that takes over the topic reads all later markers, if its transaction coordinators are
+enabled.
 
-pybroker recovers its own transactions without these topics. For Java brokers, it publishes one snapshot per topic in
-`__transaction_buffer_snapshot` before it stores the topic's first transactional message. The snapshot lists no aborted
-transactions and ends at the last message of that time. A Java broker that takes over the topic therefore reads all later
-markers and delivers no aborted message, provided that its transaction coordinators are enabled.
+Snapshots of Java brokers, also in `__transaction_buffer_snapshot_indexes`, show which topics may have transactions of
+Java coordinators. As they do not contain the positions of aborted messages, the topic's entries are read again
+(`transaction_recovery.py`).
 
-Snapshots of Java brokers, also in `__transaction_buffer_snapshot_indexes`, tell which topics may have transactions of Java
-coordinators. They have the ids of aborted transactions, not the positions of their messages. So the entries themselves are
-read (`transaction_recovery.py`): all entries, or the entries after a snapshot without aborted transactions.
-
-Concurrency: one task at a time reads the snapshots of a namespace, from the last message that was read. Loads that begin
-during a reading share the next one.
-Limits: `MAX_NAMESPACES` are remembered. The longest unused one is forgotten, and read again when it is needed.
+At most `MAX_NAMESPACES` namespaces are remembered; the longest unused one is read again when it is needed.
 """
 
 from __future__ import annotations
@@ -48,7 +43,7 @@ _FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
 
 class JavaTransactionSnapshots:
-    """Publisher of the snapshots. Exists only if the broker shares its ledger store with Java brokers."""
+    """Publisher and reader of the snapshots. Exists only if the broker shares its ledger store with Java brokers."""
 
     client: Callable[[], PulsarClient] | None = None
     """Client of the broker's own cluster, because another broker can own the system topic; None for a standalone broker."""
@@ -62,8 +57,8 @@ class JavaTransactionSnapshots:
     # --- for Java brokers --------------------------------------------------------------------------------------------
 
     async def announce(self, topic: TopicName, last: Position) -> None:
-        """Publish a snapshot of `topic` that covers all messages up to `last`. None of these messages may belong to a
-        transaction. Raises StoreError.
+        """Publish a snapshot of `topic` up to the position `last`, before which no message belongs to a transaction.
+        Raises StoreError.
         """
         if is_system_topic(topic):
             return
@@ -86,8 +81,7 @@ class JavaTransactionSnapshots:
     # --- from Java brokers -------------------------------------------------------------------------------------------
 
     async def start_of(self, topic: TopicName) -> Position | None:
-        """Return the position behind which `topic` may have messages of Java coordinators; None without such messages.
-
+        """Return the position after which `topic` may have messages of Java coordinators; None without such messages.
         Raises StoreError.
         """
         if self.client is None or is_system_topic(topic):
@@ -116,7 +110,7 @@ class JavaTransactionSnapshots:
 
 
 class _ReadSnapshots:
-    """The snapshots in one system topic, as far as they are read."""
+    """Snapshots of one system topic."""
 
     def __init__(self, name: TopicName) -> None:
         self.starts: dict[str, Position] = {}
@@ -127,7 +121,9 @@ class _ReadSnapshots:
         self._begun = self._last_complete = 0  # numbers of readings
 
     async def read_now(self, client: Callable[[], PulsarClient]) -> None:
-        """Return after a reading that has begun after this call. Raises one of `_FAILURES`."""
+        """Wait until all snapshots that were published before this call have been read. Raises the errors of the
+        cluster client.
+        """
         begun_before = self._begun
         async with self._lock:
             if self._last_complete > begun_before:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class OwnersParticipants:
-    """Client of the brokers that own the participants of a transaction. The caller retries failed calls."""
+    """Client of the brokers that own the topics and subscriptions of a transaction. The caller retries failed calls."""
 
     def __init__(self, ownership: BundleOwnership, client: Callable[[], PulsarClient]) -> None:
         self._ownership = ownership
         self._client = client
 
     def serves(self, topic: TopicName) -> bool:
-        """Return whether this broker serves `topic`. True also for a topic without a namespace, because such a topic
-        has no owner.
+        """Return whether this broker serves `topic`; True also if its namespace does not exist, so that no broker owns
+        it.
         """
         try:
             self._ownership.require_served(topic)
@@ -43,10 +43,10 @@ class OwnersParticipants:
     async def end(
         self, topic: TopicName, subscription: str | None, txn: TxnId, action: TxnAction, low_water_mark: int
     ) -> None:
-        """Commit or abort the transaction at the broker that owns `topic`.
+        """Commit or abort the transaction on `topic`, or on its `subscription`, at the broker that owns the topic.
 
-        A topic or subscription that does not exist counts as successfully ended. Raises BrokerError if the owner is
-        unreachable or refuses.
+        A topic or subscription that does not exist counts as success. `low_water_mark`: all transactions of this
+        coordinator up to this id have ended. Raises BrokerError if the owner is unreachable or refuses.
         """
         command = _command(topic, subscription, txn, action, low_water_mark)
         try:

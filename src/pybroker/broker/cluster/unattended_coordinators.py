@@ -1,12 +1,11 @@
-"""Start of transaction coordinators that have a log but no owner broker, and end of transactions beside Java brokers.
+"""Start of transaction coordinators that no broker runs, and end of transactions beside Java brokers.
 
-When a broker stops or dies, the bundles of its transaction coordinators have no owner until a client looks up a
-coordinator. Until then, open transactions do not time out, and their messages block readers. The leader broker
-therefore looks up each such coordinator, which assigns its bundle to a broker. Pulsar waits for a client.
+When a broker stops, its transaction coordinators have no owner until a client looks one up. Meanwhile, open
+transactions do not time out, and their messages block readers. The leader broker therefore looks up each such
+coordinator, which assigns it to a broker.
 
-A Java broker does not read the logs of these coordinators. If it owns the bundle of one, or if the last pybroker stops beside
-it, the open transactions are aborted, so that they do not block the readers of its topics. Beside Java brokers, the pybroker
-with the lowest id does that, because a Java broker may be the leader.
+A Java broker does not read the logs of these coordinators. If a Java broker owns a coordinator, or if only Java brokers
+stay in the cluster, the open transactions are aborted by a pybroker.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ END_TIMEOUT_S = 10.0
 
 
 class UnattendedCoordinators:
-    """Periodic check for transaction coordinators without a pybroker. Acts on the leader broker of a cluster."""
+    """Periodic check for transaction coordinators that no pybroker runs."""
 
     def __init__(
         self, runtime: Runtime, ownership: BundleOwnership, coordinators: Coordinators, other_brokers: OtherBrokers
@@ -44,14 +43,13 @@ class UnattendedCoordinators:
         """Coordinators at Java brokers whose transactions have ended."""
 
     async def run(self) -> None:
-        """Check periodically until cancelled."""
         while True:
             await self._runtime.sleep(CHECK_INTERVAL_S)
             await self.check()
 
     async def check(self) -> None:
-        """Assign a broker to each coordinator that has a log and no owner. End the transactions of coordinators at Java
-        brokers. Log a failure; the next check retries.
+        """Assign a broker to each coordinator that has a log and no owner, and abort the transactions of coordinators
+        at Java brokers. A failure is logged, and the next check retries.
         """
         try:
             coordinator_ids = await self._coordinators.with_log() if await self._is_responsible() else []
@@ -88,7 +86,9 @@ class UnattendedCoordinators:
         logs.info("transaction_coordinator.assigned", coordinator=coordinator_id)
 
     async def _is_responsible(self) -> bool:
-        """Return whether this broker is the leader, or the first pybroker while a Java broker is. Raises StoreError."""
+        """Return whether this broker is the leader, or the pybroker with the lowest id if a Java broker is the leader.
+        Raises StoreError.
+        """
         registry, java_brokers = self._ownership.registry, self._coordinators.java_brokers
         if registry.is_leader():
             return True
@@ -101,7 +101,7 @@ class UnattendedCoordinators:
         return min(own_kind, default="") == registry.own_broker.broker_id
 
     async def end_before_stop(self) -> None:
-        """Abort the open transactions if only Java brokers stay in the cluster. Never raises."""
+        """Abort the open transactions if only Java brokers stay in the cluster after this broker stops. Never raises."""
         java_brokers = self._coordinators.java_brokers
         if java_brokers is None or not self._coordinators.running():
             return

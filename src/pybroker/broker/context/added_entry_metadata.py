@@ -1,9 +1,7 @@
 """Broker entry metadata: fields that the broker prepends to each stored entry (`brokerEntryMetadataInterceptors`).
 
-After a restart, the message index continues from the topic's last entry. If that entry was trimmed or has no index, the
-index continues from `StoredInfo.last_index`, which is stored for each topic that ever had an index.
-
-Invariant: while indexes are enabled, the indexes of a topic's messages increase without gaps, also after failures.
+Message indexes increase without gaps. After a restart they continue from the topic's last entry, or, if that entry was
+trimmed, from `StoredInfo.last_index`.
 """
 
 from __future__ import annotations
@@ -24,15 +22,15 @@ NO_INDEX = -1
 
 @dataclass(frozen=True, slots=True)
 class AddedMetadata:
-    """The metadata fields that are enabled."""
+    """The fields that are enabled."""
 
     timestamp: bool
     index: bool
 
 
 def added_metadata(interceptors: Sequence[str]) -> AddedMetadata | None:
-    """Return the fields that the interceptors add, or None if `interceptors` is empty. An interceptor is named by its
-    Java class, with or without the package. Raises ConfigError for an unknown class.
+    """Return the fields that the configured `interceptors` (Java class names) add; None without interceptors. Raises
+    ConfigError for an unknown class.
     """
     if not interceptors:
         return None
@@ -49,7 +47,7 @@ class EntryMetadata:
     """Adds broker entry metadata to the entries of one topic before they are stored."""
 
     def __init__(self, added: AddedMetadata, ledger: ManagedLedger) -> None:
-        """Requires that `restore` has already determined the last index of `ledger`."""
+        """The caller has called `restore` for `ledger`."""
         document = ledger.document
         assert document.last_index is not None
         self._added = added
@@ -57,8 +55,8 @@ class EntryMetadata:
         self._given = document.last_index  # includes messages that are not durable yet
 
     def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
-        """Return the entries with broker entry metadata prepended, and assign message indexes. The caller appends the
-        entries to the ledger, or calls `take_back` if the ledger refuses them.
+        """Return the entries with broker entry metadata prepended, and assign message indexes. If the ledger refuses
+        the entries, the caller must call `take_back`.
         """
         timestamp_ms = now_ms if self._added.timestamp else None
         if not self._added.index:
@@ -77,8 +75,8 @@ class EntryMetadata:
             self._document.last_index += message_count
 
     def take_back(self, message_count: int) -> None:
-        """Release the indexes of the last `message_count` messages, which were not stored. No index is skipped, because
-        after a failed write the ledger refuses all later messages.
+        """Make the indexes of the last `message_count` messages available again, because these messages were not
+        stored.
         """
         if self._added.index:
             self._given -= message_count
@@ -87,9 +85,7 @@ class EntryMetadata:
 
 
 async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
-    """Determine the last message index of a topic during its load. On failure, close the ledger and raise
-    StoreError.
-    """
+    """Determine the last message index of a topic during its load. On failure, close the ledger and raise StoreError."""
     document = ledger.document
     known = document.last_index
     if known is None and added is None:
@@ -119,8 +115,8 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
 
 
 async def first_with_index(ledger: ManagedLedger, index: int) -> Position:
-    """Return the position of the message with the given index, or `ledgers.end_position` if there is none. Entries
-    without an index are assumed to be older. Raises StoreError.
+    """Return the position of the entry that contains the message with the given index, or `ledgers.end_position` if
+    there is none. Raises StoreError.
     """
     ledgers = ledger.ledgers
     ids = [row.ledger_id for row in ledgers.rows() if row.entry_count]

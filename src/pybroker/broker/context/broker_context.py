@@ -1,7 +1,6 @@
 """State that all topics of a broker share: configuration, policies, limits, and registries.
 
-Topics, subscriptions and producers use this context instead of the broker service. Some attributes are replaced at run
-time, so callers must not cache them.
+Some attributes are replaced at run time, so callers must not cache them.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class BrokerContext:
         self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
         """Returns the error if a role may not use a transaction on a topic or subscription, else None."""
         self.pending_end_of: PendingEndOf = _no_pending_end
-        """See `pending_transaction_ends.py`."""
+        """Returns why a transaction may already be committed at its coordinator, else None."""
         self.ownership: TopicOwnership | None = None
         """Ownership of topics in the cluster; None for a standalone broker, which serves all topics."""
         self.elsewhere: TopicsElsewhere | None = None
@@ -114,7 +113,9 @@ class BrokerContext:
         await self.producer_names.load()
 
     def effective_policies(self, namespace: NamespaceName, topic: TopicPolicies) -> EffectivePolicies:
-        """Merge broker defaults, namespace policies and the topic's own policies (`topic`)."""
+        """Return the effective policies of a topic: its own policies (`topic`) override namespace policies, which
+        override broker defaults.
+        """
         config = self.runtime.config
         if not config.topic_level_policies_enabled:
             topic = TopicPolicies()
@@ -123,7 +124,7 @@ class BrokerContext:
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Apply changed configuration defaults. A rate limit with unchanged values keeps its token count."""
+        """Apply changed configuration defaults. An unchanged rate limit keeps its tokens."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)

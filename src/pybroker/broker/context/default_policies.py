@@ -1,6 +1,6 @@
-"""Policies from the broker configuration. They apply to topics for which neither topic nor namespace policies are set.
+"""Policies from the broker configuration, which apply where neither topic nor namespace policies are set. Pure.
 
-Pure. Policies that this broker accepts without implementing them have Pulsar's default values.
+Policies that this broker accepts without implementing them have Pulsar's default values.
 """
 
 from __future__ import annotations

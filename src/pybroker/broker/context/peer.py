@@ -1,7 +1,6 @@
 """Interface through which producers and consumers send to their client connection.
 
-Methods never block and never raise. Messages that are sent to a closed connection are dropped. They stay unacknowledged
-and are redelivered.
+Methods never block and never raise. Data for a closed connection is dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from pybroker.model.policies import PublishRate
 
 
 class MemoryWaits:
-    """Start times of a client's waits for broker memory, by the monotonic clock. None if the client is not waiting."""
+    """Times since which a client waits for broker memory, in milliseconds of the monotonic clock. None if it does not
+    wait.
+    """
 
     __slots__ = ("outboxes_since_ms", "publishes_since_ms")
 
@@ -33,8 +34,8 @@ NO_MEMORY_WAITS = MemoryWaits()
 
 
 class ThrottledPublish(NamedTuple):
-    """A message that exceeds a publish rate. The broker reads no further commands from its connection until the rate
-    permits the message.
+    """A message that exceeds a publish rate. The broker reads nothing more from its connection until the rate permits
+    the message.
     """
 
     producer: str
@@ -76,31 +77,35 @@ class Peer(ABC):
 
     @abstractmethod
     def send_receipts(self, run: SendRun, ledger_id: int, first_entry_id: int) -> None:
-        """Send receipts for stored messages, and subtract the messages from the connection's pending publishes."""
+        """Send receipts for the stored messages `run`, whose entry ids start at `first_entry_id`, and subtract them
+        from the connection's pending publishes.
+        """
 
     def admit_not_stored(self, count: int) -> int:
-        """Return how many of `count` non-persistent messages the connection may publish in this event loop iteration,
-        and count them against its limit.
+        """Return how many of `count` non-persistent messages the connection may publish in this event loop iteration.
+        They count against its limit.
         """
         return count
 
     @abstractmethod
     def send_receipts_not_stored(self, run: SendRun, id_part: int) -> None:
-        """Send receipts for non-persistent messages. `id_part` is used both as ledger id and as entry id."""
+        """Send receipts for the non-persistent messages `run`. `id_part` is both ledger id and entry id of each
+        receipt.
+        """
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        """Send an error for each message that was not stored, and subtract `size_bytes` from the connection's pending
-        publish bytes.
+        """Send an error for each message that was not stored. `size_bytes` is subtracted from the connection's pending
+        publishes.
         """
 
     @abstractmethod
     def sends_dropped(self, run: SendRun, reason: BrokerError) -> None:
-        """Drop messages without sending receipts or errors, and subtract them from the connection's pending publish
-        bytes.
+        """Drop the messages `run` without receipts or errors, and subtract them from the connection's pending
+        publishes.
 
-        The broker closes the producer next, and the client then resends the messages. If the connection cannot notify
-        its client of the close, the client receives `reason` as an error instead.
+        The caller then closes the producer, and its client resends the messages. If the connection cannot notify the
+        client of the close, the client receives `reason` as an error.
         """
 
     @abstractmethod
@@ -108,7 +113,7 @@ class Peer(ABC):
 
     @abstractmethod
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
-        """Send ACK_RESPONSE: the acknowledgement is durable, or it failed with `error`."""
+        """Send ACK_RESPONSE: the acknowledgement is durable if `error` is None, or has failed."""
 
     @abstractmethod
     def close_producer(self, producer_id: int) -> None:
@@ -133,12 +138,12 @@ class Peer(ABC):
 
     @abstractmethod
     def reached_end_of_topic(self, consumer_id: int) -> None:
-        """Notify the client that the topic is terminated and the consumer has acknowledged all messages."""
+        """Notify the client that the topic is terminated and that the consumer has acknowledged all messages."""
 
     @abstractmethod
     async def is_alive(self) -> bool:
-        """Send a PING and return whether the client replies within the liveness timeout. Close the connection if it
-        does not.
+        """Send a PING, and return whether the client replies within the liveness timeout; otherwise close the
+        connection.
         """
 
 

@@ -1,8 +1,8 @@
-"""Transactions that a topic considers open although the coordinator may already have committed them.
+"""Transactions that a topic considers open although their coordinator may already have committed them.
 
-A commit is durable in the coordinator's log before the coordinator notifies the topics. If the broker stops in between,
-the topic finds the transaction open at its next load. Until the coordinator has read its log and has notified the
-topic, the topic cannot determine its last readable message, and requests for that message wait.
+A commit is durable at the coordinator before the topic is notified. If the broker stops in between, the topic finds the
+transaction open at its next load. Requests for the topic's last readable message wait until the coordinator has
+notified the topic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PendingEnd(NamedTuple):
-    """A transaction that may be committed although the topic still considers it open, and why."""
+    """A transaction that may be committed although the topic considers it open, and the reason."""
 
     txn: TxnId
     is_committed: bool
@@ -32,7 +32,7 @@ class PendingEnd(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A clause for messages that continues "the transaction …"."""
+        """Clause for error texts that continues "the transaction …"."""
         if self.is_committed:
             return "is committed, but the topic has not stored the commit yet"
         failure = f" (last error: {self.last_error})" if self.last_error else ""
@@ -60,7 +60,7 @@ def pending_end_at(coordinators: Coordinators, txn: TxnId) -> PendingEnd | None:
 
 
 class PendingEnds:
-    """Transactions that were open when the topic was loaded. A transaction is removed when its state is certain."""
+    """Transactions that were open when the topic was loaded, and whose state is not certain yet."""
 
     def __init__(self, found_open: Iterable[TxnId], pending_end_of: PendingEndOf) -> None:
         self._pending_end_of = pending_end_of
@@ -71,9 +71,6 @@ class PendingEnds:
     def first(self, still_open: Mapping[TxnId, object]) -> PendingEnd | None:
         """Return a transaction that may be committed, or None. `still_open`: the transactions that are open on the
         topic.
-
-        Removes each transaction that has ended on the topic, and each one that the coordinator reports as open or
-        unknown.
         """
         while self._by_coordinator:
             coordinator_id, txns = next(iter(self._by_coordinator.items()))

@@ -1,7 +1,4 @@
-"""Addresses of a broker, and whether the broker accepts clients.
-
-A broker becomes ready once and starts closing once.
-"""
+"""Addresses of this broker, and whether it accepts clients: from `ready` until it stops."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Generated producer names in Pulsar's format `<cluster>-<broker start number>-<producer number>`.
 
-Invariant: a name is never reused with the same data directory, also after a crash, because deduplication stores
-sequence ids by producer name. Names are short, because each message's metadata contains the producer name.
+A name is never reused, also after a crash, because deduplication stores sequence ids by producer name.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class ProducerNames:
         self._given = 0
 
     async def load(self) -> None:
-        """Read and increment the stored number of broker starts, durably. Must be called before the first name is
-        generated.
+        """Increment the stored number of broker starts, durably. Call this before the first name is generated. Raises
+        StoreError.
         """
         try:
             self._start = await self._next_start()
@@ -36,7 +35,6 @@ class ProducerNames:
             logs.warning("producer_names.count_failed", error=str(error))
 
     async def _next_start(self) -> int:
-        """Return a start number that no broker on the same metadata store has used. Raises StoreError."""
         if self._store.is_shared:
             # As Java brokers do: the numbers of a parent rise over all sessions, and the value disappears with this one.
             path = await self._store.create_sequential(metadata_paths.PRODUCER_NAME_START, b"", for_session=True)

@@ -1,10 +1,4 @@
-"""Recent rejections of producers and messages, with their reasons.
-
-`explain` shows these records, even after the client has disconnected.
-
-Pure. Invariants: the number of records is bounded; repeated rejections of one producer share a record; a producer's
-record is removed when the producer is admitted.
-"""
+"""Recent rejections of producers and messages, which `explain` shows, also after the client has disconnected. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +18,7 @@ MAX_TEXT = 400
 
 @dataclass(slots=True)
 class Refusal:
-    """Record of the rejections of one producer, or of its messages. Times are in milliseconds since 1970."""
+    """Rejections of one producer, or of its messages. Times are in milliseconds since 1970."""
 
     producer: str
     """Empty if the client requested a generated name."""
@@ -47,7 +41,7 @@ _Key = tuple[str, bool]
 
 
 class Refusals:
-    """Bounded table of recent rejections of all topics."""
+    """Bounded table of recent rejections of all topics. A producer's record is removed when the producer is admitted."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[tuple[str, _Key], Refusal] = OrderedDict()  # oldest first
@@ -95,12 +89,12 @@ class Refusals:
                     self._drop(topic, (name, False))
 
     def forget(self, topic: str) -> None:
-        """Remove the records of a deleted topic, so that a new topic with the same name does not show them."""
+        """Remove the records of a deleted topic."""
         for key in list(self._by_topic.get(topic, ())):
             self._drop(topic, key)
 
     def of(self, topic: str, now_ms: int) -> list[Refusal]:
-        """Return the topic's records, latest first. Also removes expired records."""
+        """Return the topic's records, latest first, without expired ones."""
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return []

@@ -1,8 +1,7 @@
 """Queue of subscriptions that have entries to dispatch.
 
-One callback per event loop iteration processes the queue, within a time budget. A chain of short callbacks would hold
-the interpreter lock almost permanently and starve the journal's writer thread: during catch-up reads, a commit took one
-second.
+One callback per event loop iteration dispatches within a time budget. A chain of short callbacks would starve the
+journal's writer thread.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """A subscription as the queue sees it."""
+    """A subscription in this queue."""
 
     is_queued = False
 
@@ -35,9 +34,7 @@ class Pumped(ABC):
 
 
 class PumpList:
-    """Queue of subscriptions with entries to dispatch. Invariant: a callback is scheduled exactly while the queue is
-    not empty.
-    """
+    """Queue of subscriptions with entries to dispatch. A callback is scheduled while the queue is not empty."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop

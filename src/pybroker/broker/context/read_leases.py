@@ -1,14 +1,9 @@
 """Read leases, which protect ledgers from trimming for a limited time while a reader (such as a Spark job) needs them.
 
-A lease protects all ledgers of a topic from one position on. Leases are not stored and do not count as backlog. A lease
-ends if the reader does not renew it, if its position does not advance for too long, or when the broker stops. A reader
-that renews an ended lease gets a new lease and must check whether its entries still exist. Topic deletion ignores
-leases.
-
-Limits: each role (without authentication, each client address) has a fair share of all leases and of the leases on each
-topic (`waiting/fair_shares.py`).
-
-Invariant: an ended lease protects no ledger, even while it is still listed.
+A lease protects all ledgers of a topic from one position on. Leases are only in memory and do not count as backlog. A
+lease ends if the reader does not renew it, if its position does not advance for too long, or when the broker stops.
+Topic deletion ignores leases. Each role (without authentication, each client address) has a fair share of all leases
+and of the leases on each topic (`waiting/fair_shares.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ class Lease:
 
 
 class TooManyLeases(Exception):
-    """Limit of leases reached, for one holder or for the broker. The text gives the limit."""
+    """The limit of leases is reached, for one holder or for the broker."""
 
 
 class ReadLeases:
@@ -59,7 +54,7 @@ class ReadLeases:
         self._swept_ms = -SWEEP_EVERY_MS
 
     def __len__(self) -> int:
-        """Return the number of leases, including ended leases that have not been removed yet."""
+        """Return the number of leases, including ended ones that are not removed yet."""
         return self.shares.used
 
     @property
@@ -76,10 +71,9 @@ class ReadLeases:
         now_ms: float,
         holder: Holder,
     ) -> float:
-        """Create, renew, or move the owner's lease on the topic. Return the remaining time of the lease in
-        milliseconds.
+        """Create, renew, or move the owner's lease on the topic. Return its remaining time in milliseconds.
 
-        A lease whose position does not advance ends after `longest_ms`, regardless of renewals. Raises TooManyLeases.
+        A lease whose position does not advance ends after `longest_ms`. Raises TooManyLeases.
         """
         leases = self._by_topic.get(topic, {})
         self._drop_ended(topic, leases, now_ms)
@@ -154,4 +148,4 @@ class ReadLeases:
             self.drop_ended(now_ms)
         if not self.shares.may_take(holder, self._max_in_all):
             why = self.shares.refusal(holder, self._max_in_all, "leases", "maxReadLeases")
-            raise TooManyLeases(f"the broker cannot grant a read lease on {why}: {topic}")
+            raise TooManyLeases(f"the broker cannot grant a read lease on {topic}: {why}")

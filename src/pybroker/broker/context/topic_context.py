@@ -1,7 +1,4 @@
-"""State that all parts of one topic (producers, subscriptions, compaction, transactions) share.
-
-The parts use this context instead of the topic, so that they can be tested without a topic.
-"""
+"""State that all parts of one topic (producers, subscriptions, compaction, transactions) share."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TopicContext:
-    """Shared state of one topic, such as name, policies, counters and background tasks. Exists from load to close."""
+    """Shared state of one topic, such as name, policies, counters and background tasks, from load to close."""
 
     def __init__(
         self,
@@ -66,9 +63,7 @@ class TopicContext:
         return self._policies
 
     def set_own_policies(self, policies: TopicPolicies) -> None:
-        """Replace the policies that are set on this topic, or on the partitioned topic that this partition belongs
-        to.
-        """
+        """Replace the policies that are set on this topic, or on the partitioned topic of this partition."""
         self._own_policies = policies
         self._policies = None
 
@@ -87,7 +82,7 @@ class TopicContext:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def refused(self, producer_name: str, peer_address: str, run: SendRun, error: BrokerError) -> None:
-        """Count and record rejected messages. The caller sends the error to the client."""
+        """Count and record rejected messages of a producer for statistics and `explain`. The caller sends the error."""
         count = len(run.payloads)
         self.counters.publish_errors += count
         now_ms = self.runtime.clock.wall_ms()
@@ -104,7 +99,7 @@ class TopicContext:
         self.last_used_ms = self.runtime.clock.monotonic_ms()
 
     def fail(self, bug: Exception) -> None:
-        """Close the topic after an unexpected exception. Clients then look up the topic again, which reloads it."""
+        """Close the topic after an unexpected exception. Clients look up the topic again, which reloads it."""
         self.runtime.stats.bugs += 1
         if not self.is_fenced:
             self.is_fenced = True

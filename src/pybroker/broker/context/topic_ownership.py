@@ -10,29 +10,27 @@ from pybroker.model.names import TopicName
 
 
 class TopicOwnership(Protocol):
-    """Check whether this broker serves a topic, made before a topic is loaded and before messages are dispatched."""
+    """Check whether this broker serves a topic."""
 
     def require_served(self, topic: TopicName) -> None:
-        """Raise ServiceNotReady, with Pulsar's message text, if another broker or no broker owns the bundle of `topic`.
-
-        Raises TopicNotFound if the namespace does not exist.
+        """Raise ServiceNotReady, with Pulsar's text, unless this broker owns the bundle of `topic`. Raise TopicNotFound
+        if the namespace does not exist.
         """
 
     async def settled(self, topic: TopicName) -> None:
-        """Wait for an acquisition of the topic's bundle by this broker. Other brokers can lead clients here before it ends.
-
-        Raises TopicNotFound if the namespace does not exist.
+        """Wait until this broker has finished acquiring the topic's bundle, if it is acquiring it. Lookups at other
+        brokers may send clients here earlier. Raises TopicNotFound if the namespace does not exist.
         """
 
     def holds_session(self) -> bool:
-        """Return whether this broker's session with the metadata store is certainly valid, so that its bundles are
-        still its own. Detects an expired session even directly after the process was frozen.
+        """Return whether this broker's session with the metadata store is certainly valid, so that it still owns its
+        bundles. Detects an expired session also directly after the process was frozen.
         """
 
 
 class TopicsElsewhere(Protocol):
-    """Operations on topics that other brokers serve. If this broker serves the topic, the methods do nothing and return
-    None or False.
+    """Operations on topics that other brokers serve. For a topic of this broker, methods do nothing and return None or
+    False.
 
     All methods raise AdminError, TopicNotFound, ServiceNotReady, MetadataError, StoreError.
     """
@@ -47,13 +45,11 @@ class TopicsElsewhere(Protocol):
         """Return the durable subscriptions of the topic with their properties."""
 
     async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
-        """Create a durable subscription at the topic's first message, unless it exists. Works also if the owner has not
-        yet seen that the topic was created.
-        """
+        """Create a durable subscription at the topic's first message, unless it exists."""
 
 
 class NotJoined:
-    """Ownership of a broker that has not joined its cluster yet, so it serves no topic."""
+    """Ownership of a broker that has not joined its cluster yet, and therefore serves no topic."""
 
     def require_served(self, topic: TopicName) -> None:
         raise ServiceNotReady(f"the broker is starting and does not serve topic {topic} yet: look the topic up again")

@@ -1,9 +1,8 @@
-"""Limits of requests that wait for a topic or subscription: their number in the whole broker, and the wait of each.
+"""Limits of requests that wait for a topic or subscription: their number in the broker, and the time of each wait.
 
-A request fails with TooManyRequests, which all clients handle, if its client already uses its fair share of
-`maxWaitingTopicRequests` or `maxWaitingSubscriptionRequests`, or after `topicLoadTimeoutSeconds` or
-`subscriptionTurnTimeoutSeconds`. After a wait, the caller must look up all objects again, because they may have been
-deleted.
+Above a limit (`maxWaitingTopicRequests`, `maxWaitingSubscriptionRequests`, `topicLoadTimeoutSeconds`,
+`subscriptionTurnTimeoutSeconds`), or a client's fair share of it, a request fails with TooManyRequests. After a wait,
+the caller must look up all objects again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pybroker.waiting.wait_limit import WaitLimit, WaitRefused, WaitTimedOut
 
 
 class WaitingRequests:
-    """Counter of waiting requests with a limit per client."""
+    """Counter of waiting requests, with a fair share for each client."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -29,8 +28,8 @@ class WaitingRequests:
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:
-        """Count a waiting request for the duration of this context. `reason` appears in the error. Raises
-        TooManyRequests.
+        """Count a waiting request within this context. `reason` says why the request waits, such as "topic T is being
+        loaded". Raises TooManyRequests.
         """
         config = self._config
         timeout_s = config.topic_load_timeout_seconds
@@ -38,7 +37,7 @@ class WaitingRequests:
             async with self.topics.waiting(ASKING.get(), config.max_waiting_topic_requests, timeout_s):
                 yield
         except WaitRefused as refusal:
-            raise TooManyRequests(f"{reason}, and the request cannot wait: {refusal}") from None
+            raise TooManyRequests(f"{reason}, and the request cannot wait until then: {refusal}") from None
         except WaitTimedOut:
             logs.warning("topic.load_timeout", reason=reason)
             raise TooManyRequests(f"{reason} for {timeout_s} s (topicLoadTimeoutSeconds), try again") from None

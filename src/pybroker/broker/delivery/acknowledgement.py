@@ -1,7 +1,7 @@
-"""Acknowledgements in two steps: compute the effect of an ACK command as a value, then apply the value.
+"""Acknowledgements in two steps: an ACK command becomes a value (`Acknowledged`), which is applied to the cursor.
 
-The computation does not depend on the consumer, connection or dispatcher, so a transaction can apply its result later.
-The client receives the ACK_RESPONSE when the cursor's record is durable.
+A transaction applies the value when it commits. The client receives the ACK_RESPONSE when the change of the cursor is
+durable.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class PartOfBatch(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """Effect of an acknowledgement. Applied in this order: all entries up to a position, whole entries grouped by
-    ledger, parts of batches.
+    """Effect of an acknowledgement, applied in this order: all entries up to a position, whole entries by ledger, parts
+    of batches.
     """
 
     up_to: Position | None = None
@@ -55,7 +55,7 @@ class Acknowledged(NamedTuple):
 
 
 def refusal(ack: Ack, dispatcher: Dispatcher) -> BrokerError | None:
-    """Return the error if subscriptions of this type do not support `ack`, else None."""
+    """Return the error if the dispatcher's subscription type does not support `ack`, else None."""
     if ack.is_cumulative and dispatcher.active_consumer is None:
         return NotAllowedError(
             f"a {dispatcher.kind} subscription supports only individual acknowledgements: acknowledge each message"
@@ -97,10 +97,6 @@ def _parts(partials: Sequence[PartialAck], cursor: ManagedCursor, config: Broker
 
 
 def _is_of_same_batch(one: PartialAck, other: PartialAck) -> bool:
-    """Return whether both acknowledge messages of one batch with the same size.
-
-    Clients acknowledge a batch message by message.
-    """
     return (
         one.entry_id == other.entry_id
         and one.ledger_id == other.ledger_id
@@ -128,8 +124,8 @@ def apply(
     delayed: DelayedDelivery,
     compacted_reads: CompactedReads | None,
 ) -> tuple[int, bool]:
-    """Apply the effect. Return the number of entries that became completely acknowledged, and whether dispatch can
-    continue.
+    """Apply an acknowledgement. Return the number of entries that became completely acknowledged, and whether dispatch
+    can continue.
 
     `dispatcher` is None if no consumer has connected since the topic was loaded.
     """
@@ -188,10 +184,8 @@ def refuse(consumer: Consumer, ack: Ack, refusal: BrokerError) -> None:
 
 
 def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
-    """Update the acknowledgement counters.
-
-    A dispatcher that does not track messages reports only entries. The number of messages is then estimated from the
-    average number of messages per entry.
+    """Update the acknowledgement counters of `consumer`. If the dispatcher does not track messages (`messages` is 0),
+    their number is estimated from the average number per entry.
     """
     delivered = consumer.counters
     if not messages and delivered.entries_out:
@@ -203,9 +197,7 @@ def count(consumer: Consumer, messages: int, entries: int, now_ms: int) -> None:
 
 
 def note_unreadable(consumer: Consumer, ack: Ack) -> None:
-    """Log that the client could not decode a message. The client then acknowledges the message without processing it,
-    so without this log the loss would go unnoticed.
-    """
+    """Log that the client could not decode a message. The client acknowledges the message without processing it."""
     if not consumer.has_unreadable_messages:
         consumer.has_unreadable_messages = True
         logs.warning(

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Consumer that is attached to a subscription. Invariant: the dispatcher knows `state` exactly while the consumer
-    is attached.
-    """
+    """Consumer that is attached to a subscription. The dispatcher knows `state` while the consumer is attached."""
 
     __slots__ = (
         "_hides_entry_metadata",
@@ -75,15 +73,13 @@ class Consumer:
             self.subscription.flow(self, permits)
 
     def set_writable(self, is_writable: bool) -> None:
-        """Set whether the connection's output buffer has capacity. Without capacity, the dispatcher sends nothing to
-        the consumer.
-        """
+        """Set whether the connection's output buffer has capacity. Without capacity, the dispatcher sends nothing."""
         self.state.writable = is_writable
         if is_writable and not self.is_closed:
             self.subscription.wake()
 
     def deliver(self, delivery: Delivery, now_ms: int, *, has_chunks: bool) -> None:
-        """Send entries to the client. `has_chunks`: True if some entries may be chunks of large messages."""
+        """Send entries to the client. `has_chunks`: some entries may be chunks of large messages."""
         size_bytes = sum(map(len, delivery.payloads))
         chunks = sum(chunk_of(payload) is not None for payload in delivery.payloads) if has_chunks else 0
         for counters in (self.counters, self.subscription.counters):

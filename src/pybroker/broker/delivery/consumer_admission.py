@@ -1,7 +1,6 @@
-"""Admission of consumers: maximum consumers and subscriptions of a topic, and the enabled subscription types.
+"""Admission of consumers: limits of consumers and subscriptions of a topic, and enabled subscription types.
 
-Policies are checked only when a consumer connects; a lowered limit disconnects no consumer. A limit of 0 means
-unlimited. System topics have no limits.
+Policies are checked only when a consumer connects. A limit of 0 means unlimited. System topics have no limits.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ def require_room_on_subscription(subscription: SubscriptionBase) -> None:
 
 
 def require_room_for_subscription(topic: TopicContext, subscription_count: int) -> None:
-    """Check the subscription limit of the topic. Raises NotAllowedError.
-
-    `subscription_count` includes subscriptions that are being created.
+    """Check the subscription limit of the topic. `subscription_count` includes subscriptions that are being created.
+    Raises NotAllowedError.
     """
     limit = topic.policies.max_subscriptions
     if 0 < limit <= subscription_count and not is_system_topic(topic.name):
@@ -53,7 +51,7 @@ def require_room_for_subscription(topic: TopicContext, subscription_count: int) 
 
 
 def require_type_enabled(topic: TopicContext, kind: str) -> None:
-    """Check that the subscription type is enabled. Raises NotAllowedError. Connected consumers are not affected."""
+    """Check that the subscription type `kind` is enabled. Raises NotAllowedError."""
     if kind not in topic.policies.subscription_types_enabled and not is_system_topic(topic.name):
         raise NotAllowedError(f"Topic {topic.name} doesn't support {kind} sub type (subscriptionTypesEnabled)")
     if kind == "Key_Shared" and not topic.runtime.config.subscription_key_shared_enable:

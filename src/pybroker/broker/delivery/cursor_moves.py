@@ -25,8 +25,8 @@ READER_RETURN_S = 60.0
 
 
 async def skip(subscription: Subscription, entry_count: int, why: str = BY_CALL) -> int:
-    """Skip the next `entry_count` entries. Return the number of skipped entries. `explain` shows `why` for a skipped
-    message.
+    """Acknowledge the next `entry_count` unacknowledged entries. Return the number of skipped entries. `explain` shows
+    `why` for a skipped message.
     """
     before = subscription.cursor.mark_delete_position
     with _while_there(subscription):
@@ -103,7 +103,9 @@ async def reset(subscription: Subscription, position: Position, unacked_words: S
 
 
 async def reset_to_time(subscription: Subscription, publish_time_ms: int) -> None:
-    """Reset the cursor to the first entry with this publish time or a later one. See `reset`."""
+    """Disconnect all consumers, then move the cursor to the first entry that was published at or after
+    `publish_time_ms` (since 1970). The caller holds the subscription's lock.
+    """
     with _fenced(subscription):
         await _move(subscription, await subscription.cursor.ledger.find_by_publish_time(publish_time_ms), ())
 

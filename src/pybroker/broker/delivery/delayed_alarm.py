@@ -15,14 +15,12 @@ MAX_ALARM_S = 60.0
 
 
 class DelayedAlarm:
-    """Timer for the first entry of the delayed index. Invariant: after `set`, the timer runs while entries are delayed,
-    unless delayed delivery is disabled.
-    """
+    """Timer for the delayed entry that is due first. After `set`, it runs while entries are delayed."""
 
     def __init__(
         self, runtime: Runtime, index: DelayedIndex, times: DeliveryTimes | None, wake: Callable[[], None]
     ) -> None:
-        """`times`: precision of delivery times; None if delayed delivery is disabled. `wake`: resumes dispatch."""
+        """`times`: precision of delivery times; None if delayed delivery is disabled. `wake` resumes dispatch."""
         self.times = times
         self._runtime = runtime
         self._index = index
@@ -55,7 +53,6 @@ class DelayedAlarm:
             self._timer = None
 
     def _ring(self) -> None:
-        """Resume dispatch if an entry is due. If no consumer has permits, the next FLOW command resumes it."""
         self._timer = None
         now_ms = self._runtime.clock.wall_ms()
         if now_ms < self._alarm_ms:

@@ -1,14 +1,8 @@
 """Delayed delivery of one subscription. Entries wait in an index outside the dispatcher until their delivery time.
 
-Only subscription types with several active consumers delay entries; Exclusive and Failover deliver immediately. The
-dispatcher does not contain delayed entries, so they block neither later entries nor entries with the same key. Due
-entries are read again and assigned like new entries.
-
-If an administrator changes a due time (`change`), the new time is stored immediately and applies until the entry is
-acknowledged.
-
-Invariant: while entries are delayed and consumers are connected, the timer (`delayed_alarm.py`) runs or the
-dispatch is scheduled.
+Exclusive and Failover subscriptions deliver immediately. Delayed entries block neither later entries nor entries with
+the same key. Due entries are read again and dispatched like new entries. A delivery time that an administrator has
+changed is stored, and applies until the entry is acknowledged.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ _NOTHING: Mapping[int, BitMap] = {}
 
 
 class DelayedDelivery(Stage):
-    """Index of delayed entries, and stage that adds entries to the index."""
+    """Index of delayed entries, and the step of dispatching that adds entries to it."""
 
     def __init__(
         self, topic: TopicContext, subscription_name: str, cursor: ManagedCursor, wake: Callable[[], None]
@@ -70,13 +64,10 @@ class DelayedDelivery(Stage):
 
     @property
     def is_full(self) -> bool:
-        """Return whether the broker's memory budget allows no more delayed entries. Dispatch resumes when memory is
-        freed.
-        """
+        """Return whether the broker's memory budget allows no more delayed entries."""
         return self._counted_bytes > 0 and self._memory.delays.stops(self)
 
     def _count(self) -> None:
-        """Report the size of the index to the memory budget. If memory was freed, waiting subscriptions resume."""
         entries = 0 if self._storage.is_closed else len(self._index)
         size_bytes = ENTRY_BYTES * entries + NEWEST_BYTES * min(entries, RUN_ENTRIES)
         size_bytes += 0 if self._storage.is_closed else CHANGED_BYTES * len(self._changed)
@@ -100,8 +91,8 @@ class DelayedDelivery(Stage):
 
     @property
     def overdue_entries(self) -> int:
-        """Approximate number of entries that have been due for longer than one tick and wait for a consumer. 0 only if
-        there are none.
+        """Approximate number of entries that have been due for longer than one tick of the timer, and wait for a
+        consumer. 0 only if there are none.
         """
         first_ms = self._index.next_due_ms() if self.serves_several else None
         if first_ms is None:
@@ -121,13 +112,13 @@ class DelayedDelivery(Stage):
 
     @property
     def held_back(self) -> Mapping[int, BitMap]:
-        """Delayed entries by ledger, which reads at the cursor must skip."""
+        """Bitmaps of delayed entries by ledger id, which reads at the cursor must skip."""
         return self._index.members if self.serves_several else _NOTHING
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the entries that are due, and add the remaining entries to the index."""
+        """Return the entries that can be dispatched now, and add the delayed ones to the index."""
         if (
             plan.scan is not None
         ):  # An entry of a scan that is not in the index was due before, unless its due time was changed.
@@ -165,8 +156,8 @@ class DelayedDelivery(Stage):
         return entries.rows([index for index, entry_id in enumerate(entries.entry_ids) if entry_id not in members])
 
     def take_due(self, max_entries: int) -> list[Delayed]:
-        """Remove due entries from the index and return them by due time. If delayed delivery is disabled, all entries
-        are due.
+        """Remove up to `max_entries` due entries from the index and return them by due time. If delayed delivery is
+        disabled, all entries are due.
         """
         if not self._index or not self.serves_several:
             return []
@@ -184,7 +175,7 @@ class DelayedDelivery(Stage):
         ]
 
     def give_back(self, due: Sequence[Delayed]) -> None:
-        """Return due entries that could not be read to the index. They stay due."""
+        """Put due entries back into the index, because they could not be read."""
         for each in due:
             if self._index.add(each.ledger_id, (each.entry_id,), (each.due_ms,)):
                 self._storage.store_runs()
@@ -225,17 +216,17 @@ class DelayedDelivery(Stage):
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
-        """Return the due time that an administrator set (0: immediately), or None if the entry's own delivery time
+        """Return the delivery time that an administrator has set for the entry (0: immediately); None if its own time
         applies.
         """
         return self._changed.get(position)
 
     async def change(self, position: Position, due_ms: int) -> None:
-        """Set the due time of an undelivered entry (0: immediately). On return, the change is durable if the
-        subscription is.
+        """Set the delivery time of an undelivered entry (0: immediately). Durable on return if the subscription is
+        durable.
 
-        Raises TooManyRequests if `MAX_CHANGED_DELAYS` due times are already changed. Raises StoreError if the change is
-        not stored; it then applies now, but a restart may lose it.
+        Raises TooManyRequests if `MAX_CHANGED_DELAYS` delivery times are already changed. Raises StoreError if the
+        change is not stored; it then applies until a restart.
         """
         clock = self._runtime.clock
         while not self.restore(clock.monotonic_ms() + RESTORE_SLICE_MS):  # noqa: ASYNC110  (each round does a part of it)
@@ -262,7 +253,7 @@ class DelayedDelivery(Stage):
     # --- storing and restoring the index ------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Continue reading the stored index until `deadline_ms`. Return True when the index is complete."""
+        """Continue reading the stored index until `deadline_ms`. Return whether the index is complete."""
         if self._storage.is_restored or not self.serves_several:
             return True
         is_complete = self._storage.restore(deadline_ms)
@@ -273,9 +264,7 @@ class DelayedDelivery(Stage):
         return is_complete
 
     async def close(self) -> None:
-        """Store the unstored part of the index and stop the timer. Raises StoreError; the object is closed in any
-        case.
-        """
+        """Store the unstored part of the index and stop the timer. Raises StoreError after closing."""
         self._alarm.stop()
         await self._storage.close()
 

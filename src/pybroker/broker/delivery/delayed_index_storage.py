@@ -1,11 +1,8 @@
 """Storage for the delayed delivery index of one durable subscription.
 
-Each sorted run of the index is stored when it is created; a checkpoint stores the whole index. After a restart, the
-stored index is read back in slices. A small index is not stored, because reading the unacknowledged entries
-finds its entries again.
-
-Invariants: the metadata records that an index may exist before the index is stored. A lost run loses no entry, because
-entries that are missing in the stored index are read from the topic. A changed due time is stored immediately.
+Parts of the index are stored when they are sorted; a checkpoint stores the whole index. A lost part loses no entry:
+entries that are missing in the stored index are read from the topic again. A changed delivery time is stored
+immediately.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ STALE_ENTRIES = 65_536
 
 
 class DelayedIndexStorage(CursorOwner):
-    """Writer and reader of the stored index. The cursor store calls it to include the index in a checkpoint."""
+    """Writer and reader of the stored index."""
 
     def __init__(
         self,
@@ -113,19 +110,19 @@ class DelayedIndexStorage(CursorOwner):
             self._topic.tasks.start(self._begin_storing(), f"store delayed {self._subscription_name}")
 
     async def store_change(self, position: Position, due_ms: int) -> None:
-        """Store a changed due time. Durable on return. Raises StoreError."""
+        """Store a changed delivery time. Durable on return. Raises StoreError."""
         await self._announce()
         if not self._record_id or self.is_closed:
-            raise StoreError(f"subscription {self._subscription_name} is closed")
+            raise StoreError(
+                f"the delivery time of message {position} cannot be stored: subscription {self._subscription_name} is being closed"
+            )
         self.store_runs()  # the runs that were created before the record existed
         stored, done = completion()
         self._cursor_store.append_delta(self._record_id, encode_more((), [(position, due_ms)]), done)
         await stored
 
     def store_anew_if_stale(self) -> None:
-        """Rewrite the stored index if a large part of it is stale, so that its size stays proportional to the number of
-        delayed entries. Delete the stored index if no entry is delayed.
-        """
+        """Rewrite the stored index if a large part of it is stale; delete it if no entry is delayed."""
         waiting = len(self._index)
         is_stale = self._stored_entries > (2 * waiting + STALE_ENTRIES if waiting else 0)
         if is_stale and self._record_id and not self.is_closed:
@@ -144,7 +141,7 @@ class DelayedIndexStorage(CursorOwner):
         self.store_runs()
 
     async def _announce(self) -> None:
-        """Record in the metadata that a stored index may exist. A lock keeps concurrent calls in order."""
+        """Record in the metadata that a stored index may exist."""
         async with self._announcing:
             if self._record_id or self.is_closed:
                 return
@@ -167,7 +164,7 @@ class DelayedIndexStorage(CursorOwner):
         return encode_whole(runs, self._changed)
 
     async def close(self) -> None:
-        """Store the unstored part of the index. Idempotent. Raises StoreError; the object is closed in any case."""
+        """Store the unstored part of the index. Idempotent. Raises StoreError after closing."""
         if self.is_closed:
             return
         if self._record_id:

@@ -1,7 +1,6 @@
-"""Reason why a subscription stopped dispatching, and time since which it has delivered nothing.
+"""Reason why a subscription does not dispatch, and the time since which it has delivered nothing.
 
-Invariant: `since_ms` changes only if the reason changes, or if an entry was delivered since the last stop. Repeated
-unsuccessful attempts therefore do not reset the duration of a stall.
+Repeated unsuccessful attempts for the same reason do not change the time.
 """
 
 from __future__ import annotations

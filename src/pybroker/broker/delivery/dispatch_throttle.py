@@ -1,7 +1,6 @@
 """Dispatch rate limits that apply to one subscription: of the broker, resource group, topic, and subscription.
 
-A subscription without limits has no throttle object. Invariant: when limits delay the dispatch, a timer resumes it as
-soon as all limits allow it.
+When limits delay the dispatch, a timer resumes it as soon as all limits allow it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ MIN_WAIT_MS = 10
 
 
 def renew_topic_limit(topic: TopicContext) -> None:
-    """Apply the topic's dispatch rate policy. A limit with unchanged values keeps its token count."""
+    """Apply the topic's dispatch rate policy. An unchanged limit keeps its tokens."""
     topic.dispatch_rate_limit = _renewed_limit("Topic", topic.dispatch_rate_limit, topic.policies.dispatch_rate, topic)
 
 
 def throttle_of(
     subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
 ) -> DispatchThrottle | None:
-    """Return the subscription's throttle, or None if no limit applies. `before`: its previous throttle."""
+    """Return the rate limits of the subscription, or None if none applies. `before`: its previous limits."""
     topic = subscription.topic
     policies = topic.policies
     own = _renewed_limit(
@@ -56,7 +55,7 @@ def _renewed_limit(
 
 
 class DispatchThrottle:
-    """Combined dispatch rate limits of one subscription. `own` is the limit that belongs to this subscription only."""
+    """Combined dispatch rate limits of one subscription. `own` is the limit of this subscription alone."""
 
     def __init__(
         self,
@@ -93,8 +92,8 @@ class DispatchThrottle:
         return False
 
     def used_up(self) -> list[tuple[DispatchRateLimit, str, float]]:
-        """Return the exhausted limits. Each has a unit ("messages" or "bytes") and the time in milliseconds until it
-        allows more.
+        """Return the exhausted limits, each with its unit ("messages" or "bytes") and the milliseconds until it allows
+        more.
         """
         now_ms = self._subscription.runtime.clock.monotonic_ms()
         found: list[tuple[DispatchRateLimit, str, float]] = []
@@ -130,7 +129,7 @@ class DispatchThrottle:
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 
     def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
-        """Limit the plan to the allowed number of entries, and return the remaining entries to the dispatcher."""
+        """Limit the read plan to the allowed number of entries, and return the remaining entries to the dispatcher."""
         if self._is_exempt():
             return
         plan.max_bytes = int(max(1, min(plan.max_bytes, self._max_bytes)))

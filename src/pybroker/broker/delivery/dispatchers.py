@@ -23,9 +23,7 @@ from pybroker.model.names import TopicName
 def new_dispatcher(
     config: BrokerConfig, kind: str, redelivery_counts: RedeliveryCounts, topic: TopicName, max_unacked_messages: int
 ) -> Dispatcher:
-    """Create the dispatcher of a persistent subscription. `kind`: the subscription type. `max_unacked_messages`: 0 for
-    no limit.
-    """
+    """Create the dispatcher of a persistent subscription of the type `kind`. `max_unacked_messages`: 0 for no limit."""
     max_entries, max_bytes = config.dispatcher_max_read_batch_size, config.dispatcher_max_read_size_bytes
     if kind == ExclusiveDispatcher.kind:
         return ExclusiveDispatcher(redelivery_counts, max_entries, max_bytes, config.precise_dispatcher_flow_control)
@@ -67,9 +65,7 @@ def new_non_persistent_dispatcher(config: BrokerConfig, kind: str, topic: TopicN
 
 
 def _failover_partition(config: BrokerConfig, topic: TopicName) -> int | None:
-    """Return the partition index, which determines the active consumer; None if a consistent hash ring determines
-    it.
-    """
+    """Return the partition index that determines the active consumer; None if a consistent hash ring determines it."""
     index = -1 if config.active_consumer_failover_consistent_hashing else topic.partition_index
     return index if index >= 0 else None
 

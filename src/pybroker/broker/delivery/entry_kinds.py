@@ -1,6 +1,5 @@
-"""Record of whether a topic may contain markers or chunks of large messages. Pure.
-
-If not, entries need no inspection.
+"""Record of whether a topic may contain markers or chunks of large messages. Otherwise, entries need no inspection.
+Pure.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class FilterJury:
         self._has_failed = False
 
     def accepted(self, payloads: list[bytes], message_counts: list[int]) -> tuple[list[bytes], list[int]]:
-        """Return the messages of a non-persistent topic that all filters accept. The rest is dropped."""
+        """Return the messages of a non-persistent topic that all filters accept."""
         position = Position(0, 0)
         verdicts = [self.verdict(self.entry(position, payload)) for payload in payloads]
         if not self._count(verdicts, message_counts):
@@ -41,12 +41,12 @@ class FilterJury:
         return FilteredEntry(str(judged.topic.name), judged.name, judged.properties, position, payload)
 
     def rejects(self, position: Position, payload: bytes) -> bool:
-        """Return whether the current filters reject the entry, without counting the evaluation."""
+        """Return whether the current filters reject the entry, for `explain`; the evaluation is not counted."""
         return self.verdict(self.entry(position, payload)) is Verdict.REJECT
 
     def verdict(self, entry: FilteredEntry) -> Verdict:
-        """Evaluate the filters in order. The first verdict other than ACCEPT decides. An exception in a filter counts
-        as RESCHEDULE and is logged once.
+        """Apply the entry filters in order. Return the first verdict other than ACCEPT, else ACCEPT. An exception in a
+        filter counts as RESCHEDULE and is logged once.
         """
         try:
             for each in self.filters:
@@ -81,7 +81,7 @@ class FilterJury:
 
 
 class FilterChain(FilterJury, Stage):
-    """Stage that filters the entries of a subscription on a persistent topic."""
+    """Step of dispatching that filters the entries of a subscription on a persistent topic."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class FilterChain(FilterJury, Stage):
         self.deferred_first: Position | None = None
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the accepted entries. Acknowledge rejected entries and defer rescheduled entries."""
+        """Return the accepted entries. Acknowledge rejected entries, and defer rescheduled entries."""
         verdicts = [
             self.verdict(self.entry(Position(entries.ledger_id, entry_id), payload))
             for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True)
@@ -132,9 +132,6 @@ class FilterChain(FilterJury, Stage):
         self._subscription.wake()
 
     def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, entries: AssignInput) -> None:
-        """Return deferred entries to the dispatcher as unread after the delay, unless the dispatcher was rewound
-        since.
-        """
         positions = [Position(entries.ledger_id, entry_id) for entry_id in entries.entry_ids]
         later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
         key_hashes = entry_columns.key_hashes(entries.payloads) if dispatcher.needs_key_hashes else []

@@ -1,7 +1,7 @@
-"""Stage that removes entries which consumers never receive: markers, and messages of aborted transactions.
+"""Step of dispatching that removes entries which consumers never receive: markers, and aborted messages.
 
-Markers are messages that brokers write for brokers. They use no permits, and each subscription acknowledges them on
-reading. Like published messages, they have a message id and an index, and are counted as published.
+Markers are messages from broker to broker. They use no permits, and are acknowledged when they are read. Aborted
+messages belong to aborted transactions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pybroker.wire import entry_columns
 
 
 class Markers(Stage):
-    """Stage that removes markers and aborted messages. Inspects only entries that may be markers."""
+    """Removes markers and aborted messages from entries that were read."""
 
     def __init__(self, kinds: EntryKinds, read_limit: ReadLimit, pass_over: PassOver) -> None:
         self._kinds = kinds

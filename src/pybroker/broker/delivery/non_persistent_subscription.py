@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NonPersistentSubscription(SubscriptionBase):
-    """Subscription that forwards published messages to its consumers immediately or drops them."""
+    """Subscription that forwards published messages to its consumers immediately, or drops them."""
 
     def __init__(
         self,

@@ -1,11 +1,4 @@
-"""Parked entries: entries that no consumer may receive, because open transactions have acknowledged them.
-
-Pure. The entries are stored as one bitmap per ledger, plus key hashes for subscription types that need them, so that a
-large transaction uses little memory.
-
-Invariant: all parked entries come from reads that are still valid. After a dispatcher rewinds, it reads all entries
-again.
-"""
+"""Parked entries: entries that no consumer may receive, because open transactions have acknowledged them. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ PUT_BACK_AT_ONCE = 10_000
 
 
 class ParkedEntries:
-    """Parked entries of all open transactions of one subscription."""
+    """Parked entries of one subscription: one bitmap per ledger, and key hashes if the subscription type needs them."""
 
     def __init__(self) -> None:
         self._dispatcher: Dispatcher | None = None
@@ -49,8 +42,8 @@ class ParkedEntries:
             self._hashes[position] = key_hash
 
     def forget(self, hold: Hold) -> None:
-        """Remove entries that the transaction acknowledged completely. Partly acknowledged batches stay, because other
-        transactions may have acknowledged the remaining messages.
+        """Remove the entries that a committing transaction (`hold`) acknowledged completely. Partly acknowledged
+        batches stay.
         """
         for ledger_id, taken in self._held(hold, {}):
             if self._hashes:
@@ -58,8 +51,8 @@ class ParkedEntries:
                     self._hashes.pop(Position(ledger_id, entry_id), None)
 
     def take(self, hold: Hold) -> Iterator[tuple[Dispatcher, ReadPlan, list[int]]]:
-        """Remove the entries of an aborted transaction, in slices. For each slice, yield the dispatcher that must read
-        the entries again, a read plan for them, and their key hashes.
+        """Remove the entries of an aborted transaction (`hold`), in slices. For each slice, yield the dispatcher that
+        must read the entries again, a read plan for them, and their key hashes.
         """
         parts: dict[int, BitMap] = {}
         for position in hold.parts:

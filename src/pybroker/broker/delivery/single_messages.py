@@ -1,8 +1,7 @@
 """Administrator operations on one message of a subscription: acknowledge, redeliver now, and change the delivery time.
 
-Invariants: an operation does nothing that a client could not do. It does not override an acknowledgement in an open
-transaction. A message is taken from its consumer before it is redelivered, so two consumers never hold it. Afterwards,
-consumers that waited for the message's key or for the unacknowledged message limit continue.
+An operation does not override an acknowledgement in an open transaction. A message is taken from its consumer before it
+is redelivered, so two consumers never hold it.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None and subscription.dispatcher is not None:
         raise AdminError(
             412,
-            f"A single message cannot be redelivered on a subscription of type {subscription.type_name}, "
+            f"Message {position} cannot be redelivered alone on subscription {subscription.name} of type {subscription.type_name}, "
             "because the order would change. Disconnect the consumer to redeliver all unacknowledged messages",
         )
     holder = None if individual is None else individual.pending.holder(position)
@@ -120,7 +119,7 @@ async def deliver_now(subscription: Subscription, position: Position) -> None:
     """
     _require_undelivered(subscription, position)
     if not subscription.delayed.is_waiting(position) and position < subscription.cursor.read_position:
-        raise AdminError(409, f"Message {position} is not delayed")
+        raise AdminError(409, f"Message {position} is not delayed: the broker delivers it in the usual order")
     await subscription.delayed.change(position, 0)
 
 
@@ -130,14 +129,14 @@ def _require_undelivered(subscription: Subscription, position: Position) -> None
     if subscription.dispatcher is None:
         raise AdminError(
             412,
-            "It is unknown whether the subscription delays messages, because no consumer has connected since "
-            "its topic was loaded. Connect a consumer first",
+            f"The delivery time of message {position} cannot be changed, because no consumer of subscription "
+            f"{subscription.name} has connected since its topic was loaded. Connect a consumer first",
         )
     if individual is None:
         raise AdminError(
             412,
             (
-                f"The subscription is of type {subscription.type_name}: only Shared and Key_Shared subscriptions "
+                f"Subscription {subscription.name} is of type {subscription.type_name}: only Shared and Key_Shared subscriptions "
                 "delay messages"
             ),
         )
@@ -174,11 +173,13 @@ def require_unacknowledged(subscription: Subscription, position: Position) -> No
     """Check that the entry is unacknowledged. Raises AdminError 404 if it does not exist, 409 if it is acknowledged."""
     require_existing(subscription, position)
     if subscription.cursor.state.is_deleted(*position):
-        raise AdminError(409, f"Message {position} is acknowledged")
+        raise AdminError(409, f"Message {position} is already acknowledged on subscription {subscription.name}")
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Check that no open transaction has acknowledged one of the messages in `bits`. Raises TransactionConflict."""
+    """Check that no open transaction has acknowledged one of the messages in the bitmap `bits`. Raises
+    TransactionConflict.
+    """
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None
     if txn is not None:

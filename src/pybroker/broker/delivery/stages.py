@@ -1,6 +1,6 @@
-"""Interface of the stages between reading an entry and assigning it to a consumer.
+"""Interface of the steps between reading an entry and assigning it to a consumer.
 
-The stages are markers, pending transaction acks, delayed delivery, and entry filters.
+The steps are markers, pending transaction acks, delayed delivery, and entry filters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PassOver = Callable[[int, Sequence[int]], None]
 
 
 class Stage(ABC):
-    """One step that removes or defers entries. When policies change, the subscription creates its stages again."""
+    """One step that removes or defers entries. When policies change, the subscription creates its steps again."""
 
     @abstractmethod
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput: ...

@@ -1,10 +1,7 @@
 """One subscription of a persistent topic: moves entries from its cursor through its dispatcher to its consumers.
 
-The method `pump` does this work without awaiting: it takes entries from memory, assigns them to consumers and sends
-them, within a time budget per event loop iteration. If the entries are only in the store, a task of the topic reads
-them and then schedules the pump.
-
-Invariants: at most one read is in progress; the subscription is in the broker's pump list at most once.
+`pump` does this without awaiting, within a time budget per event loop iteration. If the entries are only in the store,
+a task reads them and then schedules `pump`. At most one read is in progress.
 """
 
 from __future__ import annotations
@@ -69,7 +66,9 @@ class Subscription(SubscriptionBase, Pumped):
         kinds: EntryKinds,
         unused: Callable[[Subscription], None],
     ) -> None:
-        """`unused` is called when the last reader of a non-durable subscription has left."""
+        """`kinds`: kinds of entries in the topic. `unused` is called when the last reader of a non-durable subscription
+        has left.
+        """
         super().__init__(topic, name)
         self.cursor = cursor
         self.kinds = kinds
@@ -129,9 +128,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     @property
     def is_replicated(self) -> bool:
-        """Whether clients requested replicated subscription state. The flag is stored and reported; replication is not
-        implemented.
-        """
+        """Whether clients requested replicated subscription state. The flag is only stored and reported."""
         return REPLICATED_PROPERTY in self.cursor.properties
 
     @property
@@ -143,7 +140,7 @@ class Subscription(SubscriptionBase, Pumped):
         await self.cursor.set_properties({**properties, **own})
 
     async def set_replicated(self, is_replicated: bool) -> None:
-        """Set the replication flag. Durable on return. Raises StoreError."""
+        """Set the flag of replicated subscription state. Durable on return. Raises StoreError."""
         if self.is_durable and is_replicated != self.is_replicated:
             own = {REPLICATED_PROPERTY: "1"} if is_replicated else {}
             await self.cursor.set_properties({**self.properties, **own})
@@ -247,7 +244,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.delayed.release()
 
     def drop_if_unused(self) -> None:
-        """Remove a non-durable subscription that has no reader, because no client can reconnect to it."""
+        """Remove a non-durable subscription without reader, because no client can reconnect to it."""
         if not self.is_durable and not self.consumers and not self.is_resetting:
             self._unused(self)
 
@@ -283,9 +280,7 @@ class Subscription(SubscriptionBase, Pumped):
 
     def settle(self, what: Acknowledged, done: PersistDone | None = None) -> int:
         """Apply an acknowledgement of a client, transaction or administrator. Return the number of completely
-        acknowledged entries.
-
-        `done` is called when the acknowledgement is durable.
+        acknowledged entries. `done` is called when the acknowledgement is durable.
         """
         cursor, dispatcher = self.cursor, self.dispatcher
         before = cursor.mark_delete_position
@@ -362,7 +357,6 @@ class Subscription(SubscriptionBase, Pumped):
                 subscription.wake()
 
     def _start(self, dispatcher: Dispatcher) -> None:
-        """Start delivery to a new active consumer after its delay, unless all consumers have left."""
         if dispatcher is self.dispatcher:
             self._apply(dispatcher.start())
 
@@ -373,9 +367,7 @@ class Subscription(SubscriptionBase, Pumped):
             self.broker_context.pumps.add(self)
 
     def wake_soon(self) -> None:
-        """Resume dispatch after a short delay, so that entries which become deliverable one by one are sent
-        together.
-        """
+        """Resume dispatch after a short delay, so that entries which become deliverable one by one are sent together."""
         if not self._is_waking_soon:
             self._is_waking_soon = True
             self.runtime.call_later(self.runtime.config.key_shared_unblocking_interval_ms / 1000, self._wake_now)
@@ -522,9 +514,6 @@ class Subscription(SubscriptionBase, Pumped):
         return failed_reads.go_behind(self.cursor, damage, skip if may_skip else None)
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
-        """Retry a failed read after a delay while consumers are connected. Unreadable entries are never skipped
-        silently.
-        """
         self._stall.stopped_at(BlockedReason.READ_FAILED)
         self.runtime.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
@@ -572,8 +561,8 @@ class Subscription(SubscriptionBase, Pumped):
     # --- the end of a topic -----------------------------------------------------------------------------------------
 
     def moved_up(self) -> None:
-        """Update the dispatcher and the delayed entries after the mark-delete position advanced without an
-        acknowledgement.
+        """Update dispatcher and delayed entries after the mark-delete position has advanced without an acknowledgement,
+        such as by a skip.
         """
         self.counters.last_mark_delete_advanced_ms = self.runtime.clock.wall_ms()
         self.delayed.forget_up_to(self.cursor.mark_delete_position)
@@ -596,11 +585,10 @@ class Subscription(SubscriptionBase, Pumped):
 
 
 class LookAheadShare:
-    """Memory budget of one subscription for its look-ahead: entries that wait for one specific consumer, because of
-    their key or their chunks.
+    """Memory budget of one subscription for its look-ahead buffer: entries that wait for one specific consumer, because
+    of their key or their chunks.
 
-    The subscription reports its use after each dispatch and after each departure of a consumer. The limit is the
-    configured one, or less if the broker's memory budget is exhausted.
+    The limit is the configured one, or less if the broker's memory budget is exhausted.
     """
 
     def __init__(self, memory: Memory) -> None:

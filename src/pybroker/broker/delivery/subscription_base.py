@@ -70,7 +70,7 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        """Apply an ACK command of `consumer`. If the command has a request id, send ACK_RESPONSE when the
+        """Apply an ACK command of `consumer`. If the command has a request id, ACK_RESPONSE follows when the
         acknowledgement is durable.
         """
 
@@ -85,8 +85,8 @@ class SubscriptionBase(ABC):
             consumer.close_from_broker()
 
     async def is_blocked_by_the_dead(self) -> bool:
-        """Send a PING to the client of each consumer, and remove consumers without a response. Return whether a
-        consumer was removed.
+        """Send a PING to the client of each consumer, and remove consumers without a response. Return whether one was
+        removed.
         """
         is_one_gone = False
         for consumer in list(self.consumers):

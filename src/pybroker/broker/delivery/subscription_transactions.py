@@ -1,12 +1,8 @@
 """Transactional acknowledgements of one subscription, and the entries that are parked because of them.
 
-Pending transaction acks are part of the cursor state (`managed_ledger/pending_transaction_acks.py`): they are stored
-and deleted with the cursor and do not depend on a consumer. A message with a pending ack stays assigned to its
-consumer. If its entry is read again, the entry is parked here. A commit acknowledges the message; an abort redelivers
-it with a higher redelivery count.
-
-Invariants: each parked entry has a pending ack. An unacknowledged entry without a pending ack is held by a consumer or
-will be read.
+Pending transaction acks are stored with the cursor (`managed_ledger/pending_transaction_acks.py`). A message with a
+pending ack stays assigned to its consumer. If its entry is read again, it is parked here. A commit acknowledges the
+message; an abort redelivers it with a higher redelivery count.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ Settle = Callable[[Acknowledged, "PersistDone"], object]
 
 
 class SubscriptionTransactions(Stage):
-    """Stage that parks entries with pending transaction acks, and the operations that add and end such acks."""
+    """Adds and ends pending transaction acks, and parks entries with such acks when they are read."""
 
     def __init__(
         self,
@@ -74,8 +70,8 @@ class SubscriptionTransactions(Stage):
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
-        """Add a pending ack that lasts until `txn` ends. The client receives ACK_RESPONSE when the pending ack is
-        durable.
+        """Add a pending ack with the effect `what`, which lasts until `txn` ends. The client receives ACK_RESPONSE when
+        the pending ack is durable.
         """
         topic = self._topic
         refused = self._refused_before(txn) or topic.broker_context.taking_part(
@@ -92,10 +88,8 @@ class SubscriptionTransactions(Stage):
             refuse(consumer, ack, refused)
 
     def _not_waited_for(self, what: Acknowledged) -> None:
-        """Remove entries with a pending ack from the consumer's unacknowledged message count.
-
-        Otherwise a transaction with more messages than the unacknowledged message limit would block itself. The entries
-        stay assigned to the consumer, so another consumer of their key still waits.
+        """Remove entries with a pending ack from the consumer's unacknowledged message count, so that a transaction
+        with more messages than the limit does not block itself.
         """
         dispatcher = self._dispatcher()
         if dispatcher is None:
@@ -112,8 +106,8 @@ class SubscriptionTransactions(Stage):
         self._apply(Redelivery(rewind=False, wake=can_move))
 
     def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
-        """Add a pending ack without storing it. If a part conflicts with another acknowledgement, add nothing and
-        return the error.
+        """Add a pending ack without storing it. On a conflict with another acknowledgement, add nothing and return the
+        error.
         """
         held, state = self._cursor.state.held, self._cursor.state
         if (refused := self._refused_before(txn)) is not None:
@@ -244,18 +238,13 @@ class SubscriptionTransactions(Stage):
             raise error.answer(f"the end of transaction {txn} cannot be stored: ") from error
 
     def _let_go(self, hold: Hold) -> None:
-        """Redeliver the messages of an aborted transaction: the first slice immediately, later slices with yields to
-        the event loop.
-        """
         steps = self._sent_again(hold)
         if next(steps, None) is not None:
             self._topic.tasks.start(_exhaust(steps), f"abort on {self._name}")
 
     def _sent_again(self, hold: Hold) -> Iterator[int]:
-        """Return the entries of an aborted transaction to the dispatcher, in slices; yield the number of entries of
-        each slice.
-
-        A dispatcher that is created meanwhile reads these entries on its own.
+        """Return the entries of an aborted transaction to the dispatcher, in slices. Yield the size of each slice in
+        entries.
         """
         state, dispatcher = self._cursor.state, self._dispatcher()
         for of, plan, key_hashes in list(self._parked.take(hold)):
@@ -282,10 +271,8 @@ class SubscriptionTransactions(Stage):
                 count += len(part)
 
     async def _forgotten_by_dispatcher(self, hold: Hold) -> None:
-        """Remove the entries of a committing transaction from the dispatcher, in slices.
-
-        Their acks stay pending until then, so no consumer receives the entries. After a cancellation, the next call
-        starts again.
+        """Remove the entries of a committing transaction from the dispatcher, in slices. Their acks stay pending until
+        then, so no consumer receives the entries.
         """
         for ledger_id, bitmap in [*hold.entries.items()]:
             entry_ids = list(bitmap)
@@ -297,7 +284,7 @@ class SubscriptionTransactions(Stage):
     # --- delivery ----------------------------------------------------------------------------------------------------
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Park entries with pending transaction acks. Return the remaining entries."""
+        """Park entries with pending transaction acks, so that no consumer receives them. Return the remaining entries."""
         held = self._cursor.state.held
         if not held:
             if self._parked:

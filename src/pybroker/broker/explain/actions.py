@@ -1,7 +1,6 @@
-"""REST calls that findings suggest as remedies. The broker authorizes them like any other call.
+"""REST calls that findings suggest as remedies. `model.findings.safest_first` sorts them from harmless to irreversible.
 
-The text of an action describes its single effect. A rule suggests an action only if the action can help.
-`model.findings.safest_first` sorts actions from harmless to irreversible.
+A rule suggests a call only if it can help. The broker authorizes it like any other call.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def explain_producer(topic: TopicName, name: str) -> Action:
 
 
 def show_subscriptions(topic: TopicName) -> Action:
-    """Suggest listing the topic's subscriptions. The REST call returns more than the command prints."""
+    """Suggest the REST call that lists the topic's subscriptions."""
     text = "Show the topic's subscriptions, their consumers and backlogs"
     return Action(LOOK, text, "GET", topic_path(topic) + "/stats", _command("subscriptions", str(topic)))
 
@@ -134,8 +133,8 @@ def disconnect(consumer: Consumer) -> Action:
 
 
 def hand_over(consumer: Consumer) -> list[Action]:
-    """Suggest disconnecting `consumer`, so that another consumer receives its messages. Return an empty list if no
-    other consumer can receive them.
+    """Suggest disconnecting `consumer`, so that another consumer receives its messages. The list is empty if no other
+    consumer can.
     """
     return [disconnect(consumer)] if _has_takers(consumer) else []
 
@@ -190,7 +189,9 @@ def delete_subscription(subscription: SubscriptionBase) -> Action:
 
 
 def evict_backlog(topic: TopicName, quota: object, kind: str) -> Action:
-    """Suggest changing the backlog quota policy to eviction. `quota`: the effective quota with that change."""
+    """Suggest changing the policy of the topic's backlog quota to eviction. `quota` is the effective quota with that
+    change; `kind` is the type of the quota.
+    """
     text = "Drop the oldest messages, now and whenever the backlog exceeds the quota, and let producers publish"
     return _set_policy(IRREVERSIBLE, topic, "backlogQuota", quota, text, kind)
 
@@ -224,8 +225,8 @@ def _of_subscription(
     *arguments: str,
     body: object = None,
 ) -> Action:
-    """Build an action on a subscription. `rest`: the part of the REST path after the subscription. `arguments`: further
-    arguments of the command.
+    """Return an action on a subscription. `rest`: the part of the REST path after the subscription. `arguments`:
+    further arguments of the command.
     """
     options = [each for each in arguments if each.startswith("-")]
     names = [str(subscription.topic.name), subscription.name, *(each for each in arguments if each not in options)]
@@ -236,9 +237,7 @@ def _of_subscription(
 
 
 def _set_policy(severity: Severity, topic: TopicName, policy: str, body: object, text: str, kind: str) -> Action:
-    """Build an action that sets a policy, for a partition on its partitioned topic, where it applies to all
-    partitions.
-    """
+    """Return an action that sets a policy; for a partition, on its partitioned topic."""
     whole = _whole(topic)
     query = f"?{policy}Type={kind}" if kind else ""
     command = _command("policies", "set", str(whole), policy, _json(body), *(["--type", kind] if kind else []))

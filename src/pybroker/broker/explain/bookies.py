@@ -1,7 +1,6 @@
 """Findings about bookies: entries, ledgers, acknowledgements and topic loads that wait for a bookie.
 
-The rules read the bookie states that the ledger store has recorded (`ledgers/bookie_report.py`) and send no requests to
-bookies.
+The rules read the bookie states that the ledger store has recorded, and send no requests.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SHOWN = 3
 
 
 def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
-    """Return why the broker cannot create ledgers, or which bookies are unusable. Empty for stores other than
+    """Return findings why the broker cannot create ledgers, or which bookies are unusable. Empty if ledgers are not on
     BookKeeper.
     """
     report = store.bookies()
@@ -45,7 +44,7 @@ def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
 
 
 def of_stored_topic(topic: Topic) -> list[Finding]:
-    """Return why entries of a loaded topic wait for bookies."""
+    """Return findings why entries of a loaded topic wait for bookies."""
     ledger, clock = topic.ledger, topic.runtime.clock
     store = topic.broker_context.ledgers.store
     report = store.bookies()
@@ -96,8 +95,8 @@ def of_stored_topic(topic: Topic) -> list[Finding]:
 
 
 def of_unloaded_topic(name: TopicName, report: BookiesReport | None, failure: str, clock: Clock) -> list[Finding]:
-    """Return the unusable bookies that loading the topic may require. `failure`: the error of the last load; empty if
-    that load did not fail.
+    """Return findings about unusable bookies that loading topic `name` may require. `failure`: the error of the last
+    load, or "".
     """
     if report is None or (report.refusal is None and not report.unusable):
         return []
@@ -115,7 +114,7 @@ def of_unloaded_topic(name: TopicName, report: BookiesReport | None, failure: st
 
 
 def of_cursor(topic: Topic, subscription: Subscription) -> list[Finding]:
-    """Return why acknowledgements of a subscription are not stored."""
+    """Return findings why acknowledgements of a subscription are not stored on bookies."""
     cursor, clock = subscription.cursor, topic.runtime.clock
     report = topic.broker_context.ledgers.store.bookies()
     if report is None:
@@ -155,9 +154,7 @@ def _too_few(text: str, report: BookiesReport, clock: Clock, pending_entries: in
 
 
 def _among(report: BookiesReport, ensemble: Collection[str]) -> list[BookieReport]:
-    """Return the bookies of an ensemble that accept no entries. A quarantined bookie still accepts entries of its
-    existing ledgers.
-    """
+    """Return the bookies of an ensemble that accept no entries."""
     return [
         each
         for each in report.unusable

@@ -34,12 +34,12 @@ def consumer_of(state: ConsumerState) -> Consumer:
 
 
 def reference(consumer: Consumer) -> dict[str, Any]:
-    """Return the consumer's name, plus the id and address that distinguish consumers with the same name."""
+    """Return JSON that identifies the consumer: name, id and address."""
     return {"name": consumer.name, "id": consumer.consumer_id, "address": consumer.peer.address}
 
 
 def described(consumer: Consumer) -> dict[str, Any]:
-    """Return the consumer's state for the response. Times are in milliseconds since 1970; None for events that have not
+    """Return the consumer's state as JSON. Times are in milliseconds since 1970; None for events that have not
     happened.
     """
     subscription, peer = cast("Subscription", consumer.subscription), consumer.peer
@@ -65,8 +65,8 @@ def described(consumer: Consumer) -> dict[str, Any]:
 
 
 def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Describe each consumer, with pauses for the event loop, because finding the oldest unacknowledged entry may take
-    long.
+    """Return the state of each consumer as JSON. Yields in between, because finding the oldest unacknowledged entry may
+    take long.
     """
     shown = []
     for each in consumers:
@@ -86,8 +86,8 @@ def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState
     """Return the consumers that block entries which no other consumer may receive, each with the number of these
     entries.
 
-    `waits_for`: number of entries that only one consumer may receive. If no consumer can receive entries, all consumers
-    are returned.
+    `waits_for`: number of entries that only the given consumer may receive. If no consumer can receive entries, all
+    consumers are returned.
     """
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
@@ -182,11 +182,7 @@ def _stuck(
 
 
 def stuck_since_ms(code: Code, consumer: Consumer) -> int:
-    """Return when the condition `code` of `consumer` began, in milliseconds since 1970.
-
-    The connection records since when its client does not read. All other conditions began with the last delivery, which
-    used the last permit or reached the limit.
-    """
+    """Return since when the condition `code` of `consumer` lasts, in milliseconds since 1970."""
     if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
         return wall_ms(consumer.peer.full_since_ms, consumer.subscription.runtime.clock)
     return consumer.counters.last_consumed_ms or consumer.connected_since_ms
@@ -196,8 +192,8 @@ def stuck_since_ms(code: Code, consumer: Consumer) -> int:
 
 
 def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """Return when the consumer last acknowledged or requested messages. None if it has no unacknowledged messages, or
-    was active within `explainSilentConsumerMs`.
+    """Return when the consumer last acknowledged or requested messages, in milliseconds since 1970. None if it has no
+    unacknowledged messages, or was active within `explainSilentConsumerMs`.
     """
     silent_ms = subscription.runtime.config.explain_silent_consumer_ms
     counters = consumer.counters
@@ -218,10 +214,8 @@ def _holds_something(subscription: Subscription, consumer: Consumer) -> bool:
 
 
 def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Generator[None, None, list[Finding]]:
-    """Report all silent consumers among `candidates` in one finding.
-
-    The finding is blocking if the subscription has a backlog, because no other consumer receives the messages of a
-    silent consumer.
+    """Return one finding about all silent consumers among `candidates`. It is blocking if the subscription has a
+    backlog.
     """
     silent: list[tuple[int, Consumer]] = []
     for index, consumer in enumerate(candidates):
@@ -269,7 +263,9 @@ def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Gen
 
 
 def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """Return when the consumer's oldest unacknowledged entry was delivered, or None if there is none."""
+    """Return when the consumer's oldest unacknowledged entry was delivered, in milliseconds since 1970; None if there
+    is none.
+    """
     if (individual := subscription.individual) is not None:
         return individual.pending.oldest_delivered_ms(consumer.state)
     if (in_order := subscription.in_order) is not None and _holds_something(subscription, consumer):
@@ -278,7 +274,7 @@ def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
 
 
 def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, None, list[Finding]]:
-    """Report the unacknowledged messages of a consumer, which are not a problem by themselves."""
+    """Return a finding that lists the unacknowledged messages of a consumer, which are no problem by themselves."""
     individual = subscription.individual
     if not _holds_something(subscription, consumer):
         return []

@@ -1,7 +1,4 @@
-"""Findings about blocked keys of a Key_Shared subscription, and the consumers that block them.
-
-Blocked entries are grouped by key hash. Several keys may share a hash.
-"""
+"""Findings about blocked keys of a Key_Shared subscription, and the consumers that block them."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class WaitingHash(NamedTuple):
-    """Waiting entries of one hash: how many are listed, whether more are parked, and the start of the wait
-    (milliseconds since 1970).
+    """Waiting entries of one key hash: their number, whether more are parked, and the start of the wait (milliseconds
+    since 1970).
     """
 
     sticky_hash: int
@@ -37,7 +34,7 @@ class WaitingHash(NamedTuple):
 
 
 class HeldBack:
-    """Blocked entries of a Key_Shared subscription, grouped by cause."""
+    """Blocked entries of a Key_Shared subscription, by cause and key hash."""
 
     def __init__(self) -> None:
         self.for_consumers: Counter[ConsumerState] = Counter()
@@ -57,10 +54,10 @@ class HeldBack:
             self.for_consumers[place] += max(1, hash_.entries)
 
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
-        """Return the blocked entries that concern these consumers: as the new owner of a hash, or as its previous
+        """Return the blocked entries for which one of `consumers` is the new owner of the hash, or its previous
         consumer.
 
-        Entries that wait for their assigned consumer to have capacity are included for all consumers.
+        Entries that wait for their consumer to have permits are included for all consumers.
         """
         found = HeldBack()
         found.for_consumers = self.for_consumers
@@ -94,8 +91,8 @@ def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[Non
 def of_hashes(
     subscription: Subscription, key_order: KeyOrderView, found: HeldBack
 ) -> Generator[None, None, list[Finding]]:
-    """Report draining hashes, hashes without an owner, and (in classic mode) new consumers that wait for older
-    deliveries.
+    """Return findings about draining hashes, hashes without a consumer, and (in classic mode) new consumers that wait
+    for older deliveries.
     """
     findings: list[Finding] = []
     if found.draining:
@@ -168,7 +165,7 @@ def _of_draining(
 
 
 def _blocked(row: Mapping[str, Any], hashes: int) -> str:
-    """Return a text that lists the blocked keys of a hash as far as they are known. Several keys can share a hash."""
+    """Return a text that lists the known blocked keys of a hash. Several keys can share a hash."""
     if hashes > 1:
         return f"Keys of {hashes:,} hashes are blocked"
     keys = [key_text(each) for each in row.get("keys", ())]
@@ -238,7 +235,7 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
 def held_ids(
     pending: PendingAcks, hashes: Mapping[int, ConsumerState]
 ) -> Generator[None, None, dict[int, list[Position]]]:
-    """Return the first few unacknowledged positions of each hash at its consumer."""
+    """Return the first few unacknowledged positions of each hash at its consumer in `hashes`."""
     ids: dict[int, list[Position]] = {sticky_hash: [] for sticky_hash in hashes}
     looked_at = 0
     for consumer in set(hashes.values()):

@@ -1,8 +1,6 @@
-"""Key texts of blocked hashes, as far as the broker has them in memory.
+"""Key texts of blocked key hashes, from entries in memory.
 
-The dispatcher knows only hashes. The keys come from waiting or unacknowledged entries that are in the cache or the
-write buffer; the disk is not read. MAX_ENTRIES and MAX_BYTES limit the work per request. If a hash has more than
-MAX_KEYS keys, the rest is counted but not listed.
+The dispatcher knows only hashes. The disk is not read; MAX_ENTRIES and MAX_BYTES limit the work per request.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ MAX_BYTES = 32 << 20
 def known_keys(
     ledger: ManagedLedger, key_order: KeyOrderView, held: Mapping[int, Iterable[Position]]
 ) -> Generator[None, None, dict[int, dict[str, Any]]]:
-    """Return, for each hash, evidence that lists its known keys. `held`: some unacknowledged positions of each hash."""
+    """Return the known keys of each hash as JSON. `held`: some unacknowledged positions of each hash."""
     found: dict[int, dict[str, Any]] = {}
     entries = size_bytes = 0
     for sticky_hash, of_consumer in held.items():
@@ -59,7 +57,6 @@ def known_keys(
 
 
 def _waiting(key_order: KeyOrderView, sticky_hash: int) -> Iterable[Position]:
-    """Return the positions of the hash that wait in the dispatcher's list, and its first parked position."""
     listed = key_order.waiting.waiting.get(sticky_hash)
     if listed is not None and listed.parked is not None:
         yield from listed.parked
@@ -75,7 +72,7 @@ def _in_memory(ledger: ManagedLedger, position: Position) -> bytes | None:
 
 
 def key_evidence(key: bytes) -> dict[str, Any]:
-    """Return the key as text, or as Base64 if it is not UTF-8. A long key is truncated, and `sizeBytes` gives its full
+    """Return the key as JSON: text, or Base64 if it is not UTF-8. A long key is truncated, and `sizeBytes` gives its
     size.
     """
     shown = key[:MAX_KEY_BYTES]

@@ -10,7 +10,7 @@ MAX_NAMED = 5
 
 
 def explain_membership(report: MembershipReport | None) -> list[Finding]:
-    """Return the problems of the membership. `report` is None for a standalone broker."""
+    """Return findings about problems of the membership. `report` is None for a standalone broker."""
     if report is None:
         return []
     findings = []

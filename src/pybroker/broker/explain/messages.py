@@ -1,11 +1,7 @@
 """Findings about one message: which consumer has it, why it waits, or why it is never delivered.
 
-Each rule recognizes one state of a message, and the first rule that applies decides. The order of the rules matters:
-each rule relies on the states that earlier rules exclude. Findings about a blocked subscription, consumer or key come
-from other modules.
-
-The rules do no IO. A rule that needs the stored entry, or needs to know whether the compacted view contains the entry,
-returns a `Want`. The caller performs that read and then calls all rules again, because the state may have changed.
+The first rule that applies decides, so their order matters. The rules do no IO: a rule that needs the stored entry or
+the compacted view returns a `Want`, and the caller performs that read and calls all rules again.
 """
 
 from __future__ import annotations
@@ -68,7 +64,7 @@ class TransactionSeen:
 
 @dataclass(slots=True)
 class LookedUp:
-    """Results of the reads so far; None for data that was not read yet."""
+    """Results of the reads so far; None for data that was not read."""
 
     entry: StoredEntry | None = None
     is_in_view: bool | None = None
@@ -76,8 +72,8 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Findings about the message, and the further rules that the caller must apply: to its consumer, its key hash, or
-    the whole subscription.
+    """Findings about the message, and the objects that the caller must examine too: its consumer, its key hash, or the
+    whole subscription.
     """
 
     findings: list[Finding]
@@ -87,7 +83,7 @@ class Reasons:
 
 
 class MessageQuestion:
-    """One `explain` request about a message."""
+    """Input of the rules: one `explain` request about a message."""
 
     def __init__(
         self, topic: Topic, subscription: Subscription, position: Position, batch_index: int | None = None
@@ -114,8 +110,8 @@ def _unknown(_: TxnId) -> TransactionSeen | None:
 
 
 def absence(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that the message does not exist. Return None if the topic, or the compacted view of this subscription,
-    contains it.
+    """Report that the message does not exist. Return None if the topic, or this subscription's compacted view, contains
+    it.
     """
     ledger, position = asked.topic.ledger, asked.position
     if ledger.ledgers.has_entry(position):
@@ -148,7 +144,7 @@ def _is_being_stored(ledger: ManagedLedger, position: Position) -> bool:
 
 def replacement(asked: MessageQuestion) -> Reasons | Want | None:
     """Report that compaction removed the message, so that consumers with `readCompacted` do not receive it. Return None
-    if they do.
+    otherwise.
     """
     if not _may_be_in_view(asked):
         return None
@@ -179,7 +175,6 @@ def compacted_away(asked: MessageQuestion) -> Finding:
 
 
 def _gone(ledger: ManagedLedger, asked: MessageQuestion) -> Finding | None:
-    """Report that the message's ledger was trimmed. Return None if the broker has no record of the trimmed ledger."""
     ledger_id, entry_id = asked.position
     gone, evidence = ledger.document.gone, _what_there_is(ledger)
     if entry_id < 0 or ledger.ledgers.has_ledger(ledger_id):
@@ -271,7 +266,7 @@ def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def hidden(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report a marker, or a message of an aborted transaction. The stored entry is needed to distinguish them."""
+    """Report a marker, or a message of an aborted transaction, which consumers never receive."""
     if not asked.topic.ledger.read_limit.is_hidden(asked.position):
         return None
     if asked.known.entry is None:
@@ -400,8 +395,8 @@ def acknowledged_in_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def _unacked_of_batch(asked: MessageQuestion) -> int | None:
-    """Return a bitmap of the unacknowledged messages of the batch. None if no message is acknowledged, or if the entry
-    is no batch.
+    """Return a bitmap of the unacknowledged messages of the batch; None if no message is acknowledged, or the entry is
+    no batch.
     """
     words = asked.subscription.cursor.state.ack_set_of(*asked.position)
     return None if words is None else ack_set.from_words(words)
@@ -633,7 +628,7 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
 
 
 def damaged(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report a damaged entry. The entry is read only if reads of the subscription fail."""
+    """Report an entry that cannot be read. It is read only if reads of the subscription fail."""
     stall = asked.subscription.stall
     entry = asked.known.entry
     if entry is None and stall is not None and stall.blocked_reason is BlockedReason.READ_FAILED:
@@ -799,8 +794,8 @@ def not_reached(asked: MessageQuestion) -> Reasons | None:
 
 
 def passed(asked: MessageQuestion) -> Reasons:
-    """Report an entry that was read but is neither held by a consumer nor listed as waiting: it is being read again, or
-    deferred by a filter.
+    """Report an entry that was read but is neither held by a consumer nor waiting: it is being read again, or deferred
+    by an entry filter.
     """
     subscription = asked.subscription
     filters = subscription.filters

@@ -16,7 +16,7 @@ class TopicBundle(NamedTuple):
     broker_id: str
 
     def not_served(self, reason: str) -> Finding:
-        """`reason`: why no broker serves the bundle, as a clause."""
+        """Return the finding that no broker serves the topic. `reason` is a clause."""
         text = f"which broker {self.broker_id} does not serve now: {reason.rstrip('.')}"
         return self._finding(Code.BUNDLE_NOT_SERVED, text, reason=reason)
 
@@ -24,23 +24,27 @@ class TopicBundle(NamedTuple):
         return self._finding(Code.BUNDLE_UNLOADING, "which is being unloaded or transferred to another broker")
 
     def without_owner(self, reason: str) -> Finding:
-        """`reason`: why no broker acquires the bundle, as a clause."""
+        """Return the finding that no broker acquires the bundle. `reason` is a clause."""
         text = f"which has no owner: {reason.rstrip('.')}"
         return self._finding(Code.BUNDLE_WITHOUT_OWNER, text, reason=reason)
 
     def owner_not_answering(self, owner: str, *, is_registered: bool) -> Finding:
-        """`owner`: the id of the owner, or its address if it is not registered."""
+        """Return the finding that the owner does not respond. `owner`: its id, or its address if it is not registered."""
         registered = "" if is_registered else " and is not registered in the cluster"
         text = f"and its owner, broker {owner}, does not answer{registered}"
         return self._finding(Code.OWNER_NOT_ANSWERING, text, owner=owner, isRegistered=is_registered)
 
     def owner_without_explain(self, owner: str, version: str) -> Finding:
-        """`version`: of Apache Pulsar; may be empty."""
+        """Return the finding that the owner is a Java broker, which has no `explain`. `version`: of Apache Pulsar, or
+        "".
+        """
         text = f"which the Java broker {owner} serves"
         return self._finding(Code.OWNER_WITHOUT_EXPLAIN, text, waits=False, owner=owner, version=version or None)
 
     def owner_conflict(self, found: str) -> Finding:
-        """`found`: the owner's address in the ownership document; empty without a document."""
+        """Return the finding that the ownership document names another broker. `found`: the address in the document, or
+        "" without a document.
+        """
         stored = f"names {found}" if found else "is missing"
         text = f"which broker {self.broker_id} serves, and the ownership document of the bundle {stored}"
         return self._finding(Code.BUNDLE_OWNER_CONFLICT, text, waits=False, documentOwner=found or None)

@@ -1,4 +1,4 @@
-"""Helpers of the rules: times and numbers in sentences, and maximum lengths of lists."""
+"""Texts of findings: times, numbers and shortened lists."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ PIECE = 200
 
 
 def wall_ms(monotonic_ms: float, clock: Clock) -> int:
-    """Convert a monotonic time to milliseconds since 1970."""
     return round(clock.wall_ms() - (clock.monotonic_ms() - monotonic_ms))
 
 
 def for_long(since_ms: int | None, clock: Clock) -> str:
-    """Return the time since `since_ms` as text with a leading space, such as ` for 3.2 s`; empty if `since_ms` is
-    None.
-    """
+    """Return the time since `since_ms` as text with a leading space, such as ` for 3.2 s`; empty for None."""
     return "" if since_ms is None else f" for {duration(max(0, clock.wall_ms() - since_ms))}"
 
 
@@ -51,7 +48,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def names(of: Sequence[str]) -> str:
-    """Return at most three names as text, followed by the number of omitted names."""
+    """Return at most three names as text, and the number of omitted names."""
     listed = ", ".join(of[:3])
     return listed if len(of) <= 3 else f"{listed} and {len(of) - 3:,} more"
 

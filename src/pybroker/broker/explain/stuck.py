@@ -1,7 +1,4 @@
-"""One-line summaries of stuck topics, for lists of many topics.
-
-The rules are the same as for `explain` of one topic.
-"""
+"""One-line summaries of stuck topics, for lists of many topics."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class StuckTopic(NamedTuple):
 
 
 def stuck_topic(topic: TopicBase, quota: Exceeded | None) -> Generator[None, None, StuckTopic | None]:
-    """Return the summary of a loaded topic, or None if the topic is not stuck. `quota`: its exceeded backlog quota."""
+    """Return the summary of a loaded topic; None if the topic is not stuck. `quota`: its exceeded backlog quota."""
     of_topic = explain_topic(topic, quota)
     if topic.producers:
         of_topic += yield from throttled_by_other_topics(topic)
@@ -61,14 +58,14 @@ def stuck_topic(topic: TopicBase, quota: Exceeded | None) -> Generator[None, Non
 
 
 def _is_at_rest(subscription: Subscription) -> bool:
-    """Return whether all messages are acknowledged, so that no message can wait. A compacted view may deliver
-    acknowledged messages, so it is never at rest.
+    """Return whether all messages are acknowledged, so that none can wait. Always False with a compacted view, which
+    may deliver acknowledged messages.
     """
     return not subscription.backlog_entries and subscription.reads.compacted is None
 
 
 def worst_first(found: Iterable[StuckTopic]) -> list[StuckTopic]:
-    """Sort: blocked topics first, then by backlog, then by duration of the stall."""
+    """Sort blocked topics first, then by backlog, then by duration of the stall."""
     return sorted(
         found, key=lambda each: (not each.is_blocked, -each.backlog_entries, each.finding.since_ms or 0, each.topic)
     )

@@ -1,7 +1,4 @@
-"""Findings about a whole subscription: number of waiting entries, blocked reasons, transactions, delays, and chunks.
-
-The number of waiting entries is computed without reads and is approximate. Whether entries wait at all is exact.
-"""
+"""Findings about a whole subscription: number of waiting entries, blocked reasons, transactions, delays, and chunks."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """Entries that wait for delivery. `entries`: approximate number, at least 1 if entries wait."""
+    """Entries that wait for delivery. `entries` is approximate, but at least 1 if entries wait."""
 
     entries: int
     has_unread: bool
@@ -98,9 +95,6 @@ def behind_transaction(topic: Topic) -> BehindTransaction | None:
 
 
 def _undelivered(subscription: Subscription) -> int:
-    """Return the number of unacknowledged, readable entries. For types with one active consumer, exclude entries that
-    were already sent to it.
-    """
     cursor = subscription.cursor
     ledgers, read_limit = cursor.ledger.ledgers, cursor.ledger.read_limit
     dispatcher = subscription.dispatcher
@@ -128,9 +122,6 @@ def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
 
 
 def _hidden_from(cursor: ManagedCursor, start: Position) -> int:
-    """Return the number of unacknowledged entries that consumers never receive, from `start` to the first open
-    transaction.
-    """
     read_limit, hidden = cursor.ledger.read_limit, 0
     for ledger_id, bitmap in read_limit.hidden.items():
         if ledger_id < start.ledger_id or not cursor.ledger.ledgers.has_ledger(ledger_id):
@@ -407,9 +398,6 @@ def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) ->
 
 
 def _raised_rates(subscription: Subscription, used_up: Sequence[tuple[DispatchRateLimit, str]]) -> list[Action]:
-    """Return one action per exhausted limit that raises its rate, because each of these limits stops the
-    subscription.
-    """
     suggested: dict[str, Action] = {}
     for limit, unit in used_up:
         rate = limit.rate
@@ -492,10 +480,9 @@ def _look_ahead_full(subscription: Subscription, key_order: KeyOrderView, waitin
 
 
 def transaction_open(topic: Topic) -> list[Finding]:
-    """Report the topic's oldest open transaction, which blocks all messages after its first message.
+    """Return a finding about the topic's oldest open transaction, which blocks all messages after its first message.
 
-    A transaction that is or may be committed has a finding of its own: it cannot be aborted, so the only remedy is to
-    wait.
+    A transaction that may be committed has another finding, because it cannot be aborted.
     """
     behind, buffer = behind_transaction(topic), topic.transactions.buffer
     if behind is None or buffer is None:
@@ -568,9 +555,7 @@ def delayed(subscription: Subscription) -> list[Finding]:
 
 
 def chunks_missing(subscription: Subscription) -> Generator[None, None, list[Finding]]:
-    """Report incomplete chunked messages: a consumer has received some chunks, but the topic does not contain the
-    remaining chunks.
-    """
+    """Return findings about incomplete chunked messages, whose remaining chunks are not in the topic."""
     individual = subscription.individual
     if individual is None:
         return []

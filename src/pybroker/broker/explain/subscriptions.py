@@ -1,7 +1,6 @@
 """Findings about a subscription, about one of its consumers or keys, and about subscriptions of non-persistent topics.
 
-If the whole subscription is blocked, consumers and keys are not examined. Otherwise the rules report the consumers that
-cannot receive their waiting entries, and the blocked keys.
+If the whole subscription is blocked, consumers and keys are not examined.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def explain_subscription(topic: Topic, subscription: Subscription) -> Steps:
-    """Return the findings about a subscription, most urgent first; empty without a problem."""
+    """Return the findings about a subscription, most urgent first."""
     waiting = waiting_of(subscription)
     found = subscription_state.transaction_open(topic) + bookies.of_cursor(topic, subscription)
     if waiting:
@@ -104,7 +103,7 @@ def consumers_named(subscription: Subscription, name: str) -> Generator[None, No
 
 
 def explain_consumer(topic: Topic, subscription: Subscription, name: str) -> Steps:
-    """Return why the consumers with this name receive no messages, and why they block other consumers."""
+    """Return findings why the consumers named `name` receive no messages, and why they block other consumers."""
     waiting = waiting_of(subscription)
     mine = named(subscription, name)[:SAME_NAME]
     found = subscription_state.transaction_open(topic)
@@ -163,9 +162,9 @@ def _stands_by(consumer: Consumer, active: ConsumerState) -> Finding:
 
 
 def explain_key(topic: Topic, subscription: Subscription, sticky_hash: int | None) -> Steps:
-    """Return why messages of a key wait. `sticky_hash` is None for subscription types that do not use keys.
+    """Return findings why messages of a key wait. `sticky_hash` is None for subscription types that do not use keys.
 
-    The keys of unread entries are unknown, so findings about the whole subscription are included.
+    Findings about the whole subscription are included, because the keys of unread entries are unknown.
     """
     waiting = waiting_of(subscription)
     found = subscription_state.transaction_open(topic) + subscription_state.delayed(subscription)

@@ -1,7 +1,4 @@
-"""Findings about a topic: its state, its quotas, and publish rates that delay its producers.
-
-A message that exceeds a publish rate blocks its whole connection, including producers and consumers of other topics.
-"""
+"""Findings about a topic: its state, its quotas, and publish rates that delay its producers."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ if TYPE_CHECKING:
 
 
 class RateOwner(NamedTuple):
-    """Owner of a publish rate (broker, resource group or topic), as text and as evidence, with actions that raise the
-    rate.
+    """Broker, resource group or topic to which a publish rate applies, as text and as evidence, with actions that raise
+    the rate.
     """
 
     text: str
@@ -44,7 +41,7 @@ class RateOwner(NamedTuple):
 
 
 class ThrottledClient(NamedTuple):
-    """A client from which the broker does not read, because a message of one of its producers must wait."""
+    """A client from which the broker does not read, because a message of one of its producers exceeds a publish rate."""
 
     by: ThrottledPublish
     since_ms: int | None
@@ -53,7 +50,7 @@ class ThrottledClient(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Return the reason as a clause that begins with "its producer"."""
+        """Clause for findings that begins with "its producer"."""
         who = f"its producer {self.by.producer} of topic {self.by.topic}"
         if self.owner is None:
             return f"{who} has sent a message, and the topic does not accept messages yet"
@@ -110,7 +107,7 @@ def _shown(rate: PublishRate) -> str:
 
 
 def throttled_client(peer: Peer, broker_context: BrokerContext) -> ThrottledClient | None:
-    """Return the client and the message that must wait, or None if the client is not throttled."""
+    """Return the client of the connection `peer` and the message that must wait; None if the client is not throttled."""
     by = peer.throttled_by
     if by is None:
         return None
@@ -142,9 +139,7 @@ def used_up_rates(topic: TopicBase) -> list[Finding]:
 
 
 def throttled_by_other_topics(topic: TopicBase) -> Steps:
-    """Report, in one finding, producers of this topic that wait because their client exceeds a publish rate on another
-    topic.
-    """
+    """Return a finding about producers that wait because their connection exceeds a publish rate on another topic."""
     found: list[tuple[Producer, ThrottledClient]] = []
     for index, producer in enumerate(list(topic.producers.values())):
         by = producer.peer.throttled_by
@@ -191,7 +186,7 @@ class Whereabouts(NamedTuple):
     """State of a topic that is not loaded.
 
     `has_conflict`: another process has changed the topic's stored data. `failure`: error of the last load. `metadata`:
-    session with a shared metadata store. `bookies`: state of the bookies, for a ledger store on BookKeeper.
+    session with a shared metadata store. `bookies`: state of the bookies.
     """
 
     ending: Ending | None = None
@@ -204,7 +199,7 @@ class Whereabouts(NamedTuple):
 
 
 def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[Finding]:
-    """Return why an unloaded topic is not available; empty if it can be loaded."""
+    """Return findings why an unloaded topic is not available; empty if it can be loaded."""
     ending, load = found.ending, found.load
     findings = []
     if ending is not None:
@@ -250,7 +245,7 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
 
 
 def explain_metadata(text: str, session: SessionReport | None, clock: Clock, *, waits: bool) -> list[Finding]:
-    """Return why the metadata store cannot be used; nothing if it can. `text`: the consequence."""
+    """Return a finding why the metadata store cannot be used; empty if it can. `text`: the consequence."""
     if session is None or session.state is SessionState.CONNECTED:
         return []
     since_ms = round(clock.wall_ms() - session.state_age_ms)
@@ -292,7 +287,7 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
 
 
 def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
-    """Return the findings about a loaded topic. `quota`: its exceeded backlog quota, which the caller has measured."""
+    """Return the findings about a loaded topic. `quota`: its exceeded backlog quota."""
     findings = _metadata(topic) + _publishing(topic, quota)
     refused = topic.broker_context.refusals.of(str(topic.name), topic.runtime.clock.wall_ms())
     if refused:
@@ -391,7 +386,7 @@ def _stored(topic: Topic) -> list[Finding]:
 
 
 def terminated(topic: Topic, *, waits: bool) -> Finding:
-    """Report a terminated topic. `waits`: True if a producer tries to publish."""
+    """Return the finding that the topic is terminated. `waits`: whether a producer tries to publish."""
     last = topic.ledger.last_confirmed
     return Finding(
         Code.TOPIC_TERMINATED,

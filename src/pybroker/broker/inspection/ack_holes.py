@@ -1,7 +1,4 @@
-"""Acknowledgement gaps of a subscription, and the reasons why ledgers are not trimmed.
-
-Computed from memory in steps with pauses, because clients determine the number of ledgers and cursors.
-"""
+"""Acknowledgement gaps of a subscription, and the reasons why ledgers are not trimmed. Computed from memory."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _KINDS = {TRANSACTIONS_CURSOR: "transactions", COMPACTION_SUBSCRIPTION: "compact
 
 
 class AcknowledgedRange(NamedTuple):
-    """Consecutive individually deleted entries after the mark-delete position; both ends are inclusive."""
+    """Consecutive individually deleted entries after the mark-delete position. Both ends are inclusive."""
 
     first: Position
     last: Position
@@ -35,7 +32,7 @@ class AcknowledgedRange(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """A reason why ledgers are kept (a cursor, a reader, or a rule), with the number and size of these ledgers."""
+    """A reason why ledgers are kept (cursor, reader, or policy), with the number and size of these ledgers."""
 
     kind: str
     name: str = ""

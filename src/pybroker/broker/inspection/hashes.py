@@ -1,7 +1,4 @@
-"""Key hashes of a Key_Shared subscription: the consumer of a key, draining hashes, and waiting entries.
-
-Rows are sorted by hash, so pages stay stable while hashes start and stop draining.
-"""
+"""Key hashes of a Key_Shared subscription: the consumer of a key, draining hashes, and waiting entries, sorted by hash."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ MAX_POSITIONS_SHOWN = 10
 
 
 class HashOfKey(NamedTuple):
-    """State of one hash. `draining`: a previous owner holds unacknowledged messages. `listed`: number of waiting
-    entries in the dispatcher's list. More entries may wait from `parked_from` on.
+    """State of one hash. `draining`: a previous consumer holds unacknowledged messages. `listed`: number of waiting
+    entries in memory. More entries may wait from `parked_from` on.
     """
 
     sticky_hash: int
@@ -44,7 +41,7 @@ class HashOfKey(NamedTuple):
 
 
 def hash_of_key(key_order: KeyOrderView, key: bytes) -> int:
-    """Return the sticky hash of `key` in the hash range of the subscription's mode."""
+    """Return the sticky key hash of `key`."""
     return key_order.owners.selector.sticky_hashes([key_hash(key)])[0]
 
 
@@ -67,7 +64,7 @@ def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
 
 
 def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
-    """Return the owner's hash range that contains the hash, or None. Slow with a thousand consumers."""
+    """Return the consumer's hash range that contains the hash, or None. Slow with a thousand consumers."""
     ranges = [] if at.owner is None else key_order.owners.selector.ranges().get(at.owner, [])
     index = bisect_right(ranges, (at.sticky_hash, 1 << 62)) - 1
     if index < 0 or not ranges[index][0] <= at.sticky_hash <= ranges[index][1]:
@@ -76,7 +73,7 @@ def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
 
 
 class DrainingRow(NamedTuple):
-    """A draining hash, its next owner, and the first entries that must be acknowledged."""
+    """A draining hash, its next consumer, and the first entries that must be acknowledged."""
 
     sticky_hash: int
     draining: DrainingHash
@@ -85,7 +82,7 @@ class DrainingRow(NamedTuple):
 
 
 def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[DrainingRow], int]]:
-    """Return up to `limit` draining hashes above `after`, and the total number. Reads the pending acks in one pass."""
+    """Return up to `limit` draining hashes above `after`, and the total number."""
     draining = key_order.draining
     hashes = sorted(each for each in draining.hashes() if each > after)[:limit]
     yield

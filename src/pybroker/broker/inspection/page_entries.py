@@ -1,4 +1,4 @@
-"""Reads the entries of one page in small runs, within memory that the caller has reserved."""
+"""Reads of the entries of one page of a list, within memory that the caller has reserved."""
 
 from __future__ import annotations
 

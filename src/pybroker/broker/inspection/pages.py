@@ -1,7 +1,4 @@
-"""Pages of lists: a limit, and an opaque cursor with which the next request continues.
-
-The broker keeps no state between the requests.
-"""
+"""Pages of lists. Each page contains an opaque text (cursor) with which the next request continues."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ def cursor_text(kind: str, *values: int) -> str:
 
 
 def cursor_values(kind: str, text: str, count: int) -> list[int]:
-    """Return the `count` numbers that `cursor_text` encoded. Raises BadCursor."""
+    """Return the `count` numbers that `cursor_text` encoded for the list `kind`. Raises BadCursor."""
     try:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         found: list[Any] = msgspec.json.decode(data, type=list[str | int])
@@ -66,9 +63,9 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
 
 
 def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, Hold]]]:
-    """Yield all unacknowledged entries in ascending order with their consumers, in slices that belong to one ledger.
+    """Yield all unacknowledged entries in ascending order, in slices of one ledger: ledger id, entries, and consumers.
 
-    The caller may pause between slices, not within one. Entries that are acknowledged during a pause are omitted.
+    The caller may yield to the event loop between slices.
     """
     for ledger_id in pending.ledger_ids():
         entry_ids = pending.entries_in(ledger_id)

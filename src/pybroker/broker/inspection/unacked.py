@@ -1,10 +1,7 @@
 """Unacknowledged messages of a subscription, in pages, with consumer, delivery time and redelivery count.
 
-Rows are sorted by position, and each page starts where the previous one ended. So no message is listed twice, and a
-message that stays unacknowledged is listed once. Only the entries of the page are read.
-
-For types with one active consumer, the list contains the entries between mark-delete position and read position,
-without hashes and with approximate delivery times (`delivery_log.py`).
+Messages are sorted by position, and only the entries of the page are read. For Exclusive and Failover, the list
+contains the entries between mark-delete position and read position, with approximate delivery times.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Filter of the list: consumer name, sticky hash, latest delivery time."""
+    """Filter of the list: consumer name, sticky key hash, latest delivery time."""
 
     consumer: str | None = None
     sticky_hash: int | None = None
@@ -68,7 +65,7 @@ class Candidates:
 
 
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
-    """Find the entries of a page. Without a filter, no other entries are examined."""
+    """Return the entries of the page after `after`, and the number of all matching messages."""
     dispatcher = subscription.dispatcher
     if dispatcher is not None and dispatcher.individual is not None:
         return (yield from _of_several(dispatcher.individual.pending, wanted, after, max_entries))
@@ -142,9 +139,6 @@ def _of_one(
     after: Place,
     max_entries: int,
 ) -> Steps[Candidates]:
-    """Return the unacknowledged entries before `end` of the active consumer `holder`; none if another consumer has
-    become active.
-    """
     state = cursor.state
     found = Candidates()
     for each in cursor.ledger.ledgers.rows():
@@ -170,9 +164,6 @@ def _of_one(
 
 
 def _is_behind(position: Position, after: Place) -> bool:
-    """Return whether `position` is after the end of the previous page (`after`). True also for the last entry of that
-    page if the page ended within its batch.
-    """
     return position > after.position or (position == after.position and after != START and after.batch_index >= 0)
 
 
@@ -191,7 +182,7 @@ PAGE_CHARACTERS = 1024 * 1024
 
 
 class UnackedMessage(NamedTuple):
-    """One row. `message` and `view` are None if the entry cannot be read; `problem` is the error."""
+    """One message of the list. `message` and `view` are None if the entry cannot be read; `problem` is the error."""
 
     entry: UnackedEntry
     delivery_count: int | None
@@ -203,7 +194,7 @@ class UnackedMessage(NamedTuple):
 
 @dataclass(slots=True)
 class UnackedPage:
-    """Rows, the start of the next page (None after the last page), and the number of matching messages.
+    """Messages, start of the next page (None after the last page), and number of all matching messages.
 
     The number ignores the key filter, which would require reading all entries.
     """
@@ -253,8 +244,8 @@ async def unacked_page(
 async def _rows(
     subscription: Subscription, entry: UnackedEntry, read: ReadEntry, key: bytes | None, after: Place, room: int
 ) -> tuple[list[UnackedMessage], int]:
-    """Return rows for at most `room` messages of the entry. Also return the index of the last one if the entry has more
-    messages, else -1.
+    """Return rows for at most `room` messages of the entry, and the index of the last one, or -1 if the entry has no
+    more.
     """
     delivery_count = _delivery_count(subscription, entry.position)
     if read.payload is None:

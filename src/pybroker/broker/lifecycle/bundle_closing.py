@@ -1,7 +1,4 @@
-"""Closing of topics whose namespace bundle this broker gives up or has lost.
-
-All clients are notified first, which needs no storage. Then the topics are closed, many concurrently.
-"""
+"""Closing of the topics of namespace bundles that this broker releases or has lost. Clients are notified first."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BundleClosing:
-    """Reaction of the broker service to acquired and lost bundles. Used only in a cluster."""
+    """Handler of acquired and lost bundles. Used only in a cluster."""
 
     def __init__(self, topics: Topics, closing: TopicClosing, coordinators: Coordinators, tasks: TaskOwner) -> None:
         self._topics = topics
@@ -34,9 +31,7 @@ class BundleClosing:
         self._tasks = tasks
 
     def acquired(self, bundle: NamespaceBundle) -> None:
-        """Start the transaction coordinators of a newly acquired bundle that have transactions of its previous
-        owner.
-        """
+        """Start the transaction coordinators of an acquired bundle that have transactions of the previous owner."""
         if bundle.namespace == ASSIGN.namespace:
             self._tasks.start(self._recover_coordinators(), "recover transaction coordinators")
 
@@ -48,16 +43,14 @@ class BundleClosing:
             logs.warning("transaction_coordinators.not_recovered", error=str(error))
 
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close all producers and consumers of the loaded topics in the bundles. Does not wait for a store or a
+        """Close all producers and consumers of the loaded topics in the bundles, without waiting for a store or a
         client.
         """
         await self._closing.fence(self._loaded(_Ranges(bundles)))
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close all topics of the bundles that are loaded or being loaded now.
-
-        Topics that are loaded later stay open: the topics of a lost session may still be closing when the next session
-        owns the bundles again.
+        """Close all topics of the bundles that are loaded or being loaded now. Topics that are loaded later stay open,
+        because this broker may own the bundles again.
         """
         ranges = _Ranges(bundles)
         loaded = self._loaded(ranges)
@@ -76,8 +69,6 @@ class BundleClosing:
 
 
 class _Ranges:
-    """Hash ranges of bundles, indexed by namespace, because a broker can have thousands of bundles and topics."""
-
     def __init__(self, bundles: Collection[NamespaceBundle]) -> None:
         self._by_namespace: dict[NamespaceName, list[Bundle]] = {}
         for bundle in sorted(bundles, key=lambda each: each.range):

@@ -1,10 +1,8 @@
 """Handover of this broker's bundles to other brokers of the cluster, before it stops.
 
-Each bundle is released, and then looked up at the leader, which assigns it to a broker at once. So a topic pauses for the time of
-its own bundle only, and clients that look it up find an owner. A few bundles are handed over at a time.
-
-The broker has deleted its registration before, so the leader does not choose it. It still serves the bundles that it has,
-answers lookups, and acquires nothing.
+A few bundles at a time are released and then looked up at the leader, which assigns them to other brokers at once. So a
+topic pauses only while its own bundle moves. The broker has already left the cluster, so the leader does not choose it;
+it still serves its remaining bundles and answers lookups.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ LEADER_WAIT_S = 5.0
 
 
 class BundleHandover:
-    """Used once, after the broker has left the cluster."""
+    """Handover of all bundles, used once, after the broker has left the cluster."""
 
     def __init__(self, runtime: Runtime, ownership: BundleOwnership, others: OtherBrokers, per_s: int) -> None:
-        """`per_s`: most bundles per second; 0 for no limit."""
+        """`per_s`: maximum number of bundles per second; 0 for no limit."""
         self._runtime = runtime
         self._ownership = ownership
         self._others = others
@@ -43,7 +41,7 @@ class BundleHandover:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
-        """Hand over all bundles, also those whose acquisition was under way. Without another broker, do nothing."""
+        """Hand over all bundles, also those that are being acquired. Without another broker, do nothing."""
         ownership, clock = self._ownership, self._runtime.clock
         ownership.is_leaving = True
         if not await self._has_other_brokers():
@@ -61,7 +59,6 @@ class BundleHandover:
             logs.info("bundles.handed_over", bundles=count, took_ms=round(clock.monotonic_ms() - started_ms))
 
     def _other_brokers(self) -> list[RegisteredBroker]:
-        """Return the brokers that can assign or take bundles, the leader first."""
         registry = self._ownership.registry
         own = registry.own_broker.broker_id
         leader = registry.leader()
@@ -69,7 +66,6 @@ class BundleHandover:
         return [each for each in found if each.broker_id != own]
 
     async def _has_other_brokers(self) -> bool:
-        """Return whether another broker can take bundles. Waits up to LEADER_WAIT_S for a leader, which assigns by load."""
         if not self._other_brokers():
             return False
         try:

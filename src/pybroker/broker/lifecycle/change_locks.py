@@ -1,7 +1,6 @@
 """Locks for operations on a whole partitioned topic (creation, extension, deletion) or namespace (deletion).
 
-A task that creates or loads a topic waits for these locks. Invariant: the holder of a lock never waits for a task that
-waits for the same lock.
+A task that creates or loads a topic waits for these locks. The holder of a lock never waits for such a task.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pybroker.waiting.keyed_lock import KeyedLock
 
 
 class ChangeLocks:
-    """Keyed locks of partitioned topics and namespaces. Waiting for a lock may raise TooManyRequests."""
+    """Locks of partitioned topics and namespaces. Waiting for a lock may raise TooManyRequests."""
 
     def __init__(self, waiting: WaitingRequests) -> None:
         def wait_context(name: TopicName | NamespaceName) -> AbstractAsyncContextManager[None]:
@@ -25,6 +24,5 @@ class ChangeLocks:
         self.namespaces: KeyedLock[NamespaceName] = KeyedLock(wait_context)
 
     async def passed(self, name: TopicName) -> None:
-        """Wait until no task changes the namespace or partitioned topic of `name`."""
         await self.namespaces.passed(name.namespace)
         await self.partitioned.passed(name.partitioned_name)

@@ -1,7 +1,7 @@
 """Lookup responses in a cluster: the broker that serves a topic, or the broker that the client must ask instead.
 
-A lookup that would lead to a broker that does not accept connections is parked until the bundle has another owner. The client would
-otherwise fail to connect, and return after ever longer pauses.
+If the owner of a bundle does not accept connections, a lookup waits until the bundle has another owner. The client
+would otherwise fail to connect, and retry after increasing delays.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 class LookupAnswer(NamedTuple):
-    """Result of a lookup. `is_redirect`: the client must repeat the lookup at this address. `is_authoritative`: the
-    repeated lookup is authoritative, because that broker acquires the bundle or assigns it.
+    """Result of a lookup. `is_redirect`: the client must repeat the lookup at this address. `is_authoritative`: that
+    broker acquires the bundle, or assigns it to a broker.
     """
 
     addresses: LookupResult
@@ -41,7 +41,7 @@ class LookupAnswer(NamedTuple):
 
 
 class ClusterLookups:
-    """Looks up the broker that serves a topic. If no broker owns its bundle, this broker may acquire it."""
+    """Looks up the broker that serves a topic. This broker may acquire a bundle without an owner."""
 
     def __init__(self, ownership: BundleOwnership, presence: Presence, probes: BrokerProbes, clock: Clock) -> None:
         self._ownership = ownership
@@ -58,7 +58,8 @@ class ClusterLookups:
         *,
         is_authoritative: bool,
     ) -> LookupAnswer:
-        """Return the broker that serves `topic`. The context `parking` is open while the lookup is parked.
+        """Return the broker that serves `topic`. The context `parking` is open while the lookup waits for another
+        owner.
 
         Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
         """
@@ -82,7 +83,7 @@ class ClusterLookups:
     async def _other_owner(
         self, owner: Owner, topic: TopicName, listener_name: str | None, *, is_authoritative: bool
     ) -> Owner:
-        """Return the owner when it accepts connections, or after LONGEST_S."""
+        """Return the owner when it accepts connections, or after LONGEST_S seconds."""
         bundle = self._ownership.bundle_of(topic)
         ends_ms = self._clock.monotonic_ms() + LONGEST_S * 1000
         while self._is_lost(owner) and (left_ms := ends_ms - self._clock.monotonic_ms()) > 0:
@@ -96,7 +97,7 @@ class ClusterLookups:
 
 
 def addresses_of(owner: Owner, presence: Presence, listener_name: str | None) -> LookupResult:
-    """Return the addresses of `owner` for the listener. Raises MetadataError for an unknown listener."""
+    """Return the addresses of `owner` for the client's listener. Raises MetadataError for an unknown listener."""
     if owner.kind is not OwnerKind.HERE:
         return owner.urls
     try:

@@ -22,5 +22,4 @@ class LoadedTopics:
         return (self.persistent if name.is_persistent else self.non_persistent).get(str(name))
 
     def all(self) -> list[TopicBase]:
-        """Return a copy of the list, persistent topics first."""
         return [*self.persistent.values(), *self.non_persistent.values()]

@@ -1,13 +1,8 @@
 """Deletion of a namespace: first its topics and partitioned topics, then the namespace itself.
 
-Invariants:
-- After the namespace is marked as deleted, no task starts to create or open a topic in it. The deletion lists the
-  topics only after earlier creations have finished. So no topic remains when the namespace is deleted, also after a
-  crash.
-- A client that needs a topic of the namespace waits for the end of the deletion, and then continues or receives an
-  error.
-- After a crash during a deletion, the namespace still exists, is marked, and can be deleted again. If that request is
-  rejected because the namespace is not empty, the mark is removed.
+After the namespace is marked as deleted, no topic is created or opened in it. Earlier creations finish before the
+topics are listed, so no topic remains. A client that needs a topic of the namespace waits for the end of the deletion.
+After a crash, the namespace exists, is marked, and can be deleted again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loading, creation and deletion of non-persistent topics, which exist only while they are loaded.
 
-Only their policies are stored. Deleting a topic deletes its policies; closing a topic keeps them.
+Deleting a topic deletes its stored policies; closing a topic keeps them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NonPersistentTopics:
         return topic
 
     async def make(self, name: TopicName) -> bool:
-        """Create `name`. Return False if it exists. The caller has checked the permission to create topics.
+        """Create the topic `name`. Return False if it exists. The caller has checked the permission.
 
         Raises NotAllowedError, TopicNotFound, TopicChanging.
         """

@@ -1,8 +1,4 @@
-"""On-demand creation of a topic when a client first uses its name.
-
-The new topic is a non-partitioned topic or a missing partition. If automatic creation is configured for partitioned
-topics, a client's request for the partition count creates a partitioned topic.
-"""
+"""On-demand creation of a topic when a client first uses its name: a non-partitioned topic or a missing partition."""
 
 from __future__ import annotations
 
@@ -46,8 +42,7 @@ class OnDemandCreation:
         self._partitioned_operations = partitioned_operations
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        """Create a non-partitioned topic or a missing partition. The topic is usable on return, and also if the error
-        reports that it exists.
+        """Create a non-partitioned topic or a missing partition.
 
         Raises AdminError 400 for a reserved name, 409 if the topic exists, 412 for a partition beyond the partition
         count; NotAllowedError; TopicNotFound if the namespace is missing; TooManyRequests.
@@ -89,11 +84,11 @@ class OnDemandCreation:
     # --- partition counts ----------------------------------------------------------------------------------------
 
     async def partition_count(self, name: TopicName, may_create: bool) -> int:
-        """Return the partition count; 0 for a topic without partitions.
+        """Return the partition count; 0 for a topic without partitions. Wait while the topic is being created or
+        deleted.
 
         With `may_create`, create a missing topic if automatic creation makes it partitioned; otherwise its first
-        producer or consumer creates it, and the count is 0. Waits while the topic is being created or deleted. Raises
-        TopicNotFound, NotAllowedError, TooManyRequests.
+        producer or consumer creates it, and the count is 0. Raises TopicNotFound, NotAllowedError, TooManyRequests.
         """
         metadata = self._partitioned.get(name)
         if metadata is not None and not metadata.deleted:

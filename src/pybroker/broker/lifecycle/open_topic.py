@@ -1,4 +1,4 @@
-"""Retry of an operation on a topic that is being closed, on the newly loaded topic."""
+"""Retry of an operation whose topic is being closed, on the newly loaded topic."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ async def on_open_topic(
 ) -> Result:
     """Run `action` on the topic that `find` returns. If that topic is being closed, call both again.
 
-    `find` waits until the topic is closed. Raises the errors of both, and TooManyRequests after
-    `subscriptionTurnTimeoutSeconds`.
+    Raises the errors of both, and TooManyRequests after `subscriptionTurnTimeoutSeconds`.
     """
     ends_ms = runtime.clock.monotonic_ms() + runtime.config.subscription_turn_timeout_seconds * 1000
     while True:

@@ -42,14 +42,14 @@ class OtherBrokers:
     ) -> Any:
         """Call the broker at `base_url` and follow redirects. Return the decoded JSON response; None if it is empty.
 
-        Raises AdminError with the status and reason of an error response, and ServiceNotReady if the broker does not
-        respond.
+        `patience_s`: seconds for retries. Raises AdminError with the status and reason of an error response, and
+        ServiceNotReady if the broker does not respond.
         """
         async with self._slots:
             return await asyncio.to_thread(self._call, base_url, method, path, body, patience_s)
 
     async def is_answering(self, base_url: str, deadline_s: float) -> bool:
-        """Return whether a broker answers an HTTP request at `base_url` in time. A frozen process only accepts the connection."""
+        """Return whether the broker at `base_url` responds to an HTTP request within `deadline_s` seconds."""
         try:
             async with asyncio.timeout(deadline_s):
                 return await self._answers(urlsplit(base_url))
@@ -71,29 +71,30 @@ class OtherBrokers:
     async def look_up(
         self, base_url: str, bundle: NamespaceBundle, *, is_authoritative: bool, patience_s: float = PATIENCE_S
     ) -> None:
-        """Look up a topic of `bundle` at a broker, which then acquires the bundle or sends the lookup to another broker.
+        """Look up a topic of `bundle` at a broker, which then acquires the bundle or forwards the lookup. Also for Java
+        brokers.
 
-        Java brokers obey too. `is_authoritative`: the broker acquires a bundle without an owner. Raises AdminError and
-        ServiceNotReady.
+        `is_authoritative`: the broker itself acquires a bundle without an owner. `patience_s`: seconds for retries.
+        Raises AdminError and ServiceNotReady.
         """
         name = topic_in(bundle)
         if name is None:
-            raise ServiceNotReady(f"no name of a topic was found for the range of {bundle}")
+            raise ServiceNotReady(
+                f"bundle {bundle} cannot be looked up: no topic name was found whose hash is in its range"
+            )
         authoritative = "true" if is_authoritative else "false"
         path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}"
         await self.call(base_url, "GET", f"{path}?authoritative={authoritative}", patience_s=patience_s)
 
     async def unload(self, bundle: str, owner: RegisteredBroker, destination: RegisteredBroker) -> None:
-        """Request that `owner` unloads `bundle` and that `destination` acquires it. Raises AdminError,
-        ServiceNotReady.
-        """
+        """Make `owner` unload `bundle`, and `destination` acquire it. Raises AdminError, ServiceNotReady."""
         namespace, _, bounds = bundle.rpartition("/")
         query = urlencode({"destinationBroker": destination.broker_id})
         base_url = owner.web_service_url or owner.web_service_url_tls
         await self.call(base_url, "PUT", f"/admin/v2/namespaces/{namespace}/{bounds}/unload?{query}")
 
     async def split(self, bundle: str, owner: RegisteredBroker, *, unload: bool) -> None:
-        """Make `owner` split `bundle`, and unload the parts if `unload`. Raises AdminError and ServiceNotReady."""
+        """Make `owner` split `bundle`, and unload the parts if `unload`. Raises AdminError, ServiceNotReady."""
         namespace, _, bounds = bundle.rpartition("/")
         base_url = owner.web_service_url or owner.web_service_url_tls
         path = f"/admin/v2/namespaces/{namespace}/{bounds}/split?unload={'true' if unload else 'false'}"

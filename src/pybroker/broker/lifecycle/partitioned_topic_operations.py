@@ -1,14 +1,9 @@
 """Creation, extension and deletion of partitioned topics: the partition metadata, and the partitions, which are topics.
 
-Invariants:
-- Operations on one partitioned topic run one at a time. Meanwhile, requests for the topic or for a missing partition
-  wait, and no non-partitioned topic of the same name is created.
-- A confirmed creation is durable. Partitions that are missing after a crash are created on demand, or by
-  `create_missing`.
-- New partitions get the subscriptions of the first partition before the partition count is raised, so no subscription
-  misses a message. A crash in between leaves partitions that no client sees; the next extension uses them.
-- A deletion first marks the metadata, so that no partition is loaded or created for a client. After a restart,
-  `finish_deletions` completes interrupted deletions.
+Operations on one partitioned topic run one at a time; meanwhile, requests for the topic or for a missing partition
+wait. A confirmed creation is durable; partitions that are missing after a crash are created later. New partitions get
+the subscriptions of the first partition before the partition count is raised. A deletion first marks the metadata, so
+that no partition is loaded or created; `finish_deletions` completes it after a restart.
 """
 
 from __future__ import annotations
@@ -57,11 +52,10 @@ class PartitionedTopicOperations:
     # --- creation ----------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        """Create a partitioned topic with its partitions. If another task is creating the topic, the error is raised
-        only when that creation is complete.
+        """Create a partitioned topic with its partitions.
 
-        Raises AdminError 400 for a reserved name and 409 if the topic exists, NotAllowedError above the namespace's
-        topic limit, TopicNotFound if the namespace is missing, TooManyRequests.
+        Raises AdminError 400 for a reserved name and 409 if the topic exists (after a concurrent creation is complete),
+        NotAllowedError above the namespace's topic limit, TopicNotFound if the namespace is missing, TooManyRequests.
         """
         self._creation.require_own_name(name)
 
@@ -114,8 +108,7 @@ class PartitionedTopicOperations:
     # --- extension ---------------------------------------------------------------------------------------------------
 
     async def update(self, name: TopicName, partitions: int) -> None:
-        """Raise the partition count to `partitions`. Waits for concurrent operations; two concurrent calls with the
-        same count both succeed.
+        """Raise the partition count to `partitions`. Two concurrent calls with the same count both succeed.
 
         Raises AdminError 409 and 422, NotAllowedError above the namespace's topic limit, TopicNotFound,
         TooManyRequests.
@@ -188,8 +181,7 @@ class PartitionedTopicOperations:
     async def delete(self, name: TopicName, force: bool) -> None:
         """Delete a partitioned topic with all stored data. If clients are connected, `force` is required.
 
-        Raises AdminError 404 and 412, StoreError, TooManyRequests. After an error, partitions that were already deleted
-        stay deleted, and the remaining partitions are usable.
+        Raises AdminError 404 and 412, StoreError, TooManyRequests. After an error, the remaining partitions are usable.
         """
         async with self._locks.held(name):
             self._existing(name)
@@ -252,7 +244,7 @@ class PartitionedTopicOperations:
         logs.info("partitioned_topic.deleted", topic=name, reason="no partition exists")
 
     async def finish_deletions(self) -> None:
-        """Complete interrupted deletions. Log a failure; an administrator can request that deletion again."""
+        """Complete interrupted deletions of partitioned topics. Failures are logged."""
         for name in self._partitioned.being_deleted():
             try:
                 await self.delete(name, force=True)

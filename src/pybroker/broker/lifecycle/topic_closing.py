@@ -1,14 +1,8 @@
 """Closing of topics: of single topics on unload, and of all topics when the broker stops.
 
-Requests for a persistent topic that is being closed or deleted wait.
-
-When the broker stops, it first notifies all clients, which needs no storage, so that they can look for another broker
-while topics are closed. Many topics are closed concurrently, because each waits for the disk and their writes share
+Requests for a persistent topic that is being closed or deleted wait. When the broker stops, it first notifies all
+clients, so that they can look for another broker. Many topics are closed concurrently, because their writes share
 batches.
-
-Measured with 20,000 topics, each with a producer, a consumer and a message, on 2 cores: the last client is notified
-after 1.4 s, and the process ends after 8 s. The broker reads nothing from clients during that time: with 3,000 topics,
-responding to their repeated lookups took six times as long as closing the topics.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ ANSWERING_S = 2.0
 
 
 class Ending:
-    """Record of one topic that is being closed or deleted."""
+    """A topic that is being closed or deleted."""
 
     __slots__ = ("ended", "is_deletion", "reason", "since_ms")
 
@@ -51,7 +45,7 @@ class Ending:
 
 
 class TopicClosing:
-    """Closing of loaded topics, and the registry of topics that are being closed or deleted."""
+    """Closing of loaded topics, and registry of topics that are being closed or deleted."""
 
     def __init__(self, broker_context: BrokerContext, loaded: LoadedTopics, directory: TopicDirectory) -> None:
         self._broker_context = broker_context
@@ -64,13 +58,13 @@ class TopicClosing:
     # --- one topic ---------------------------------------------------------------------------------------------------
 
     def start_unload(self, topic: TopicBase, reason: str) -> None:
-        """Close `topic` in the background. The next client request loads it again."""
+        """Close `topic` in the background, and log the `reason`. The next client request loads it again."""
         logs.warning("topic.unloading", topic=topic.name, reason=reason)
         self._reasons[str(topic.name)] = reason
         self._broker_context.tasks.start(self.unload(topic), f"unload {topic.name}")
 
     async def unload(self, topic: TopicBase) -> None:
-        """Close `topic`. On return, the topic is closed, even if another task had started to close it."""
+        """Close `topic`, or wait until another task has closed it."""
         if isinstance(topic, NonPersistentTopic):
             self.forget(topic)
             return
@@ -105,7 +99,7 @@ class TopicClosing:
 
     @contextmanager
     def ending(self, key: str, *, is_deletion: bool) -> Iterator[None]:
-        """Prevent loading and creation of the persistent topic `key` for the duration of this context."""
+        """Prevent loading and creation of the persistent topic `key` within this context."""
         since_ms, reason = self._runtime.clock.wall_ms(), self._reasons.pop(key, "")
         ending = self._ending[key] = Ending(since_ms, reason, is_deletion=is_deletion)
         try:
@@ -144,7 +138,7 @@ class TopicClosing:
             logs.warning("clients.unanswered", error=str(error) or f"storage took longer than {ANSWERING_S:g} s")
 
     async def close_all(self) -> None:
-        """Notify the clients, then close all loaded topics, at most `maxConcurrentTopicCloses` concurrently."""
+        """Notify the clients, then close all loaded topics."""
         clock = self._runtime.clock
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()
@@ -171,7 +165,6 @@ class TopicClosing:
                 slice_ends_ms = clock.monotonic_ms() + TELLING_SLICE_MS
 
     async def _close_one_by_one(self, waiting: Iterator[TopicBase]) -> None:
-        """Close topics from the iterator. The failure of one topic does not stop the loop."""
         for topic in waiting:
             try:
                 await self.unload(topic)

@@ -1,8 +1,7 @@
 """Rules for creating topics: automatic creation, the topic limit of a namespace, and partition names.
 
-Each creation runs within `room`, which enforces the namespace's topic limit; system topics are not counted. A partition
-requires an existing partitioned topic. A missing partition is created even if automatic creation is disabled, because
-the creation of its partitioned topic was permitted.
+A partition requires an existing partitioned topic. A missing partition is created even if automatic creation is
+disabled. System topics do not count for the topic limit.
 """
 
 from __future__ import annotations
@@ -109,7 +108,6 @@ class TopicCreation:
         raise TopicNotFound(f"Namespace {namespace} is marked for deletion")
 
     def is_settled(self, name: TopicName) -> bool:
-        """Return whether no task is changing the namespace or partitioned topic of `name`."""
         parent = name.partitioned_name
         if self._changing.namespaces.is_held(name.namespace):
             return False
@@ -119,7 +117,7 @@ class TopicCreation:
         return metadata is not None and not metadata.deleted and name.partition_index < metadata.partitions
 
     async def once_settled(self, name: TopicName, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Wait until no task is changing the namespace or partitioned topic of `name`, then call `attempt`. Repeat if a
+        """Wait until no task changes the namespace or partitioned topic of `name`, then call `attempt`. Repeat if a
         change began during the call.
 
         Raises TooManyRequests, and the errors of `attempt`.
@@ -158,8 +156,8 @@ class TopicCreation:
             raise AdminError(400, "Cannot create topic in system topic format!")
 
     def require_strict_name(self, name: TopicName) -> None:
-        """Check that the name does not resemble a partition name, if the configuration forbids such names
-        (`strictTopicNameEnabled`). Raises NotAllowedError.
+        """Check that the name does not look like a partition name, if `strictTopicNameEnabled` is set. Raises
+        NotAllowedError.
         """
         if self._runtime.config.strict_topic_name_enabled and _PARTITION_KEYWORD in name.local_name:
             raise NotAllowedError(f"A topic name may not contain {_PARTITION_KEYWORD} (strictTopicNameEnabled): {name}")
@@ -167,7 +165,7 @@ class TopicCreation:
     @asynccontextmanager
     async def room(self, name: TopicName, topics: int) -> AsyncIterator[None]:
         """Reserve capacity for `topics` new topics in the namespace of `name`, and prevent deletion of the namespace,
-        for the duration of this context.
+        within this context.
 
         Raises NotAllowedError at the topic limit, and the errors of `require_open_namespace`.
         """

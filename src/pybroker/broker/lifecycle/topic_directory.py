@@ -1,9 +1,6 @@
 """Names of existing topics, and listeners for created and deleted topics.
 
 A persistent topic exists as long as its managed ledger; a non-persistent topic exists as long as it is loaded.
-
-Invariant: listeners are called after the creation or deletion is durable, in the order of the changes for each name.
-Listeners run on the event loop and must not raise.
 """
 
 from __future__ import annotations
@@ -38,7 +35,10 @@ MAX_KNOWN_SIZES = 10_000
 
 
 class TopicListener(ABC):
-    """Receiver of topic creations and deletions. Each partition is reported as a topic."""
+    """Receiver of durable topic creations and deletions, in order for each name. Each partition is reported as a topic.
+
+    Methods run on the event loop and must not raise.
+    """
 
     @abstractmethod
     def topic_created(self, name: TopicName) -> None: ...
@@ -68,9 +68,8 @@ class TopicDirectory:
 
     @contextmanager
     def growing(self, topic: TopicName) -> Iterator[None]:
-        """Delay notifications about new partitions of `topic` for the duration of this context.
-
-        Until the partition count is raised, clients of the new partitions would be rejected.
+        """Delay notifications about new partitions of `topic` within this context, because clients would be rejected
+        until the partition count is raised.
         """
         unusable = self._unusable[topic] = set()
         try:
@@ -102,9 +101,7 @@ class TopicDirectory:
         return str(name) in self._loaded.persistent or await self._ledgers.exists(metadata_paths.managed_ledger(name))
 
     async def list(self, namespace: NamespaceName, domain: str | None, *, include_system: bool = False) -> TopicTexts:
-        """Return the sorted full names of the namespace's topics in one domain (None: both). Each partition has a name
-        in the list.
-        """
+        """Return the sorted full names of the namespace's topics in one domain (None: both), including each partition."""
         names = []
         for each in DOMAINS if domain is None else (domain,):
             if each == PERSISTENT:
@@ -125,7 +122,7 @@ class TopicDirectory:
         return sorted(names)
 
     def expected_bytes(self, namespace: NamespaceName) -> int:
-        """Return the approximate memory in bytes for the next list, estimated from the previous one."""
+        """Return the approximate memory in bytes of the next `list`, estimated from the previous one."""
         return max(UNKNOWN_LIST_BYTES, self._last_sizes_bytes.get(namespace, 0))
 
 

@@ -1,11 +1,8 @@
 """Loading of persistent topics. Concurrent requests share one load per topic; a queue limits concurrent loads.
 
-Invariants:
-- At most `maxConcurrentTopicLoadRequest` topics are loaded concurrently for clients; further loads wait in order of
-  arrival. Topics that the broker itself needs are loaded immediately, because a running load may depend on them.
-- A queued load is dropped when no request waits for it any more, so the number of requests bounds the queue.
-- A load never waits for an operation on a partitioned topic or namespace, because these operations wait for loads.
-  Instead it fails with TopicChanging, and the request waits and retries.
+At most `maxConcurrentTopicLoadRequest` topics are loaded concurrently for clients; topics that the broker itself needs
+are loaded immediately. A load never waits for an operation on a partitioned topic or namespace, because these wait for
+loads; it fails with TopicChanging, and the request retries.
 """
 
 from __future__ import annotations
@@ -97,7 +94,7 @@ class TopicLoading:
         return len(self._loads)
 
     def names(self) -> list[TopicName]:
-        """Return the names of topics that are being loaded or are queued for loading."""
+        """Return the names of topics that are being loaded or wait for it."""
         return [load.name for load in self._loads.values()]
 
     def under_way(self, name: TopicName) -> LoadUnderWay | None:
@@ -224,7 +221,6 @@ class TopicLoading:
     async def _recover_transactions(
         self, load: _Load, ledger: ManagedLedger, deadline: asyncio.Timeout
     ) -> TransactionBuffer | None:
-        """Return the transactions of the topic; None if it had none. Raises StoreError."""
         java_transactions_from = self._broker_context.java_transactions_from
         if java_transactions_from is not None and TRANSACTIONS_CURSOR not in ledger.cursors:
             start = await java_transactions_from(load.name)
@@ -251,9 +247,7 @@ class TopicLoading:
     # --- creation ----------------------------------------------------------------------------------------------------
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create `name` without loading it. Return False if it exists. The caller has checked the permission to create
-        topics.
-        """
+        """Create the topic `name` without loading it. Return False if it exists. The caller has checked the permission."""
         key = str(name)
         while self._closing.is_being_closed(key) or self._creating.is_held(key):
             await self._closing.closed(key)

@@ -1,7 +1,7 @@
 """Topics by name: lookup, loading, creation, closing, and deletion. Safe for concurrent tasks.
 
-Invariants: a topic is never loaded twice at the same time. While the namespace or partitioned topic of a topic is
-changing, client requests wait; requests of the broker itself do not.
+While the namespace or partitioned topic of a topic is changing, client requests wait; requests of the broker itself do
+not.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Topics:
             self._creation.require_loadable(name)
             return topic
         if not name.is_persistent:
-            raise NotAllowedError(f"Not possible on a non-persistent topic: {name}")
+            raise NotAllowedError(f"The operation is not possible on the non-persistent topic {name}")
         if not self._broker_context.runtime.config.enable_persistent_topics:
             raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
 
@@ -106,9 +106,6 @@ class Topics:
         return await self._creation.once_settled(name, load)
 
     def _require_admissible(self, name: TopicName) -> None:
-        """Check that the topic can be loaded now. Raises ServiceNotReady, TopicNotFound, NotAllowedError, and
-        TopicChanging during a change for which the caller must wait.
-        """
         self._creation.require_loadable(name)
         if not self._presence.takes_clients:
             raise ServiceNotReady("the broker is starting or stopping, try again")
@@ -117,14 +114,14 @@ class Topics:
     # --- for the broker itself ---------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool) -> Topic:
-        """Return the persistent topic for use by the broker itself. Works also for topics that clients cannot use now.
-        See `get`.
+        """Return the persistent topic for use by the broker itself, even while clients cannot use it. Load it if
+        necessary; with `may_create`, create it if automatic creation is allowed.
         """
         return await self._loading.load(name, may_create, in_turn=False)
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create `name`. Return False if it exists. A persistent topic is not loaded. The caller has checked the
-        permission to create topics.
+        """Create the topic `name`. Return False if it exists. A persistent topic is not loaded. The caller has checked
+        the permission.
         """
         if name.is_persistent:
             return await self._loading.make(name, properties)

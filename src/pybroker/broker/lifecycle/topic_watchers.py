@@ -1,10 +1,4 @@
-"""Notification of topic list watchers (PIP-145). Several changes are combined into one update.
-
-A single change is sent in the next event loop iteration. The pause after an update grows with the cost of the update.
-So the creation of ten thousand topics causes only a few updates, each of which hashes all names.
-
-Watchers survive the deletion of their namespace, and are notified when the namespace is created again.
-"""
+"""Notification of topic list watchers (PIP-145). Several changes are combined into one update."""
 
 from __future__ import annotations
 
@@ -54,9 +48,7 @@ class TopicWatchers(TopicListener):
         return WatchedTopics(namespace, pattern) if found is None else found
 
     def open(self, watcher: TopicWatcher) -> None:
-        """Add `watcher` to its list. The list is empty until `load` is called; updates begin when the watcher is
-        ready.
-        """
+        """Add `watcher` to its list, which is empty until `load`."""
         watched = watcher.watched
         self._lists.setdefault(watched.namespace, {})[watched.pattern] = watched
         watched.watchers.append(watcher)
@@ -80,8 +72,8 @@ class TopicWatchers(TopicListener):
                     _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
-        """Read the names of the list, once per list. Raises NotAllowedError above `MAX_WATCHED_NAMES`, or without
-        enough memory.
+        """Read the topic names of the watched list, unless they were read. Raises NotAllowedError above
+        `MAX_WATCHED_NAMES`, or without enough memory.
         """
         while not watched.is_loaded:
             loading = self._loading.get(watched)
@@ -145,7 +137,6 @@ class TopicWatchers(TopicListener):
             self._runtime.call_later(wait_ms / 1000, self._tell)
 
     def _tell(self) -> None:
-        """Send updates within a time budget. A watcher whose connection has no capacity stays in the queue."""
         self._is_scheduled = False
         hashed = 0
         for watched in list(self._changed):

@@ -75,7 +75,7 @@ class OwnersTopics:
                 return
 
     async def _owner_url(self, topic: TopicName) -> str | None:
-        """Return the REST URL of the topic's owner, or of the broker that assigns an owner. None if this broker serves
+        """Return the REST URL of the topic's owner, or of the broker that assigns an owner; None if this broker serves
         the topic.
         """
         owner = await self._ownership.owner_of(topic, None, is_authoritative=False)

@@ -1,7 +1,6 @@
-"""Topics and subscriptions as participants of transactions, on this broker and on other brokers of the cluster.
+"""End of transactions at their participants: topics and subscriptions on this broker and on other brokers.
 
-A participant that does not exist counts as successfully ended, because the transaction must not wait forever. The
-caller retries all other failures.
+A participant that does not exist counts as success. The caller retries all other failures.
 """
 
 from __future__ import annotations
@@ -32,8 +31,10 @@ class RemoteParticipants(Protocol):
     async def end(
         self, topic: TopicName, subscription: str | None, txn: TxnId, action: TxnAction, low_water_mark: int
     ) -> None:
-        """End the transaction at the broker that owns `topic`. Durable on return. Raises BrokerError: the caller must
-        retry.
+        """Commit or abort the transaction on `topic`, or on its `subscription`, at the broker that owns the topic.
+        Durable on return. Raises BrokerError: the caller must retry.
+
+        `low_water_mark`: all transactions of this coordinator up to this id have ended.
         """
 
 
@@ -49,8 +50,10 @@ class TransactionParticipants:
         self._partitioned = partitioned
 
     async def end(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """End the transaction at the participant. Durable on return. Raises BrokerError, StoreError: the caller must
-        retry.
+        """Commit or abort the transaction at the participant. Durable on return. Raises BrokerError, StoreError: the
+        caller must retry.
+
+        `low_water_mark`: all transactions of this coordinator up to this id have ended.
         """
         if self.elsewhere is not None:
             name = _name_of(participant)
@@ -60,8 +63,8 @@ class TransactionParticipants:
         await self.end_here(participant, txn, action, low_water_mark)
 
     async def end_here(self, participant: Participant, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
-        """End the transaction at a participant that this broker serves. Raises ServiceNotReady if another broker serves
-        it, and the errors of `end`.
+        """Commit or abort the transaction at a participant that this broker serves. Raises ServiceNotReady if another
+        broker serves it, and the errors of `end`.
         """
         name = _name_of(participant)
         if name is None or self._partitioned.get(name) is not None:

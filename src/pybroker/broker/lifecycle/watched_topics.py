@@ -1,7 +1,6 @@
-"""Topics that match a pattern, and the changes that each watcher has not received yet.
+"""Topics that match a watcher's pattern, and the changes that each watcher has not received yet.
 
-Watchers with the same namespace and pattern share one list. Invariant: the list that a watcher last received plus its
-unsent changes equals the current list. A name that was created and deleted in between is no change.
+Watchers with the same namespace and pattern share one list.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class WatchedTopics:
         return self._hash
 
     def load(self, names: list[str]) -> None:
-        """Set the names. They must have been listed after the first watcher was added."""
+        """Set the names, which must have been listed after the first watcher was added."""
         assert not self.is_loaded
         self.names = sorted(names)
         self.is_loaded = True
@@ -65,7 +64,7 @@ class WatchedTopics:
         self._early.clear()
 
     def changed(self, name: str, is_created: bool) -> bool:
-        """Apply a creation or deletion. Return True if watchers must be notified."""
+        """Apply a creation or deletion. Return whether watchers must be notified."""
         if not self.pattern.matches(name):
             return False
         if not self.is_loaded:

@@ -1,6 +1,5 @@
 """Rate limits, resource groups, and the broker-wide limit of unacknowledged messages.
 
 A *rate limit* is one rate with its remaining tokens. A *throttle* combines several rate limits: for the publishers of
-one topic (`publish_throttle.py`), or for one subscription (`broker/delivery/dispatch_throttle.py`). Limits of the
-number of producers and consumers are in `producer_admission.py` and `consumer_admission.py`.
+one topic (`publish_throttle.py`), or for one subscription (`broker/delivery/dispatch_throttle.py`).
 """

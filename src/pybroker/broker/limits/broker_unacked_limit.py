@@ -1,7 +1,7 @@
 """Limit of unacknowledged messages over all subscriptions of the broker (`maxUnackedMessagesPerBroker`). Pure.
 
-At the limit, only subscriptions above their share are blocked. A blocked subscription resumes at half of its share, and
-all resume when the total falls to half of the limit.
+At the limit, subscriptions above their share are blocked. A blocked subscription resumes at half of its share, and all
+resume when the total falls to half of the limit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class BrokerUnackedLimit(Generic[K]):
-    """Counts unacknowledged messages and decides which subscriptions are blocked.
-
-    Invariant: `total` is the sum over all subscriptions; no subscription is blocked while `total` is below half of the
-    limit.
-    """
+    """Counts unacknowledged messages and decides which subscriptions are blocked."""
 
     def __init__(self, max_messages: int, share: float) -> None:
         """`share`: fraction of the limit, between 0 and 1, that each subscription may always use."""
@@ -37,7 +33,9 @@ class BrokerUnackedLimit(Generic[K]):
         return nlargest(count, self._held.items(), key=lambda each: each[1])
 
     def report(self, subscription: K, unacked_messages: int) -> list[K]:
-        """Set the number of unacknowledged messages of `subscription`. Return the subscriptions that may resume."""
+        """Set the number of unacknowledged messages of `subscription`. Return the blocked subscriptions that may
+        resume.
+        """
         before = self._held.pop(subscription, 0)
         if unacked_messages:
             self._held[subscription] = unacked_messages

@@ -13,7 +13,7 @@ def is_limited(rate: DispatchRate) -> bool:
 
 
 class DispatchRateLimit(RateBuckets):
-    """Dispatch rate and its remaining tokens, shared by all subscriptions under the limit."""
+    """Dispatch rate and its remaining tokens, shared by all subscriptions to which it applies."""
 
     __slots__ = ("_bytes_in", "_messages_in", "rate", "scope")
 

@@ -24,7 +24,7 @@ class PublishWaiter(ABC):
 
 
 class WaitingPublishers:
-    """Queue of clients that wait to publish. A queue without a rate stays closed until it is opened explicitly."""
+    """Queue of clients that wait to publish. A queue without a rate stays closed until `open`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,11 +35,11 @@ class WaitingPublishers:
 
     @property
     def oldest_since_ms(self) -> float | None:
-        """Start of the longest wait by the monotonic clock, or None if the queue is empty."""
+        """Start of the longest wait in milliseconds of the monotonic clock; None if the queue is empty."""
         return min(self._waiting.values(), default=None)
 
     def waits_since_ms(self, waiter: PublishWaiter) -> float | None:
-        """Return the start of the client's wait by the monotonic clock, or None if it does not wait."""
+        """Return the start of the client's wait in milliseconds of the monotonic clock; None if it does not wait."""
         return self._waiting.get(waiter)
 
     def wait(self, waiter: PublishWaiter) -> None:
@@ -61,7 +61,7 @@ class WaitingPublishers:
 
 
 class PublishRateLimit(WaitingPublishers):
-    """Publish rate, its remaining tokens and its queue, shared by all topics under the limit."""
+    """Publish rate, its remaining tokens and its queue, shared by all topics to which it applies."""
 
     def __init__(self, runtime: Runtime, rate: PublishRate) -> None:
         assert is_limited(rate)
@@ -94,7 +94,7 @@ def is_limited(rate: PublishRate) -> bool:
 def renewed_publish_limit(
     runtime: Runtime, before: PublishRateLimit | None, rate: PublishRate
 ) -> PublishRateLimit | None:
-    """Return the limit for `rate`: the object `before` if its rate is unchanged, None if `rate` is unlimited."""
+    """Return the limit for `rate`: the object `before` if the rate is unchanged, None for an unlimited rate."""
     if not is_limited(rate):
         return None
     return before if before is not None and before.rate == rate else PublishRateLimit(runtime, rate)

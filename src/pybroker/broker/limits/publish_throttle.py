@@ -1,12 +1,8 @@
 """Publish rate limits that apply to one topic: of the broker, the resource group, and the topic.
 
-A message over a limit is not rejected. The broker stops reading from its client until the limit permits the message,
-which preserves the order of messages. The broker stops even in the middle of received data, because 64 KiB can contain
-a thousand messages. At a low rate, these messages take minutes, and the clients' sends would time out. Messages also
-wait here while the topic restores its deduplication state. A topic without limits has no throttle object.
-
-Invariants: waiters continue in order of arrival, each as soon as the limit permits its next message; no client waits
-for a limit that was replaced, or for a closed topic.
+A message over a limit is not rejected. The broker stops reading from its client, even within received data, until the
+limit permits the message; this preserves the order of messages. Messages also wait here while the topic restores its
+deduplication state. Clients continue in order of arrival.
 """
 
 from __future__ import annotations
@@ -52,7 +48,9 @@ class PublishThrottle:
         return passing
 
     def wait(self, waiter: PublishWaiter) -> WaitingPublishers:
-        """Add `waiter` to the queue of the limit with the longest wait. Return that queue."""
+        """Add the connection `waiter` to the queue of the limit that takes longest to permit messages. Return that
+        queue.
+        """
         if self.held is not None:
             self.held.wait(waiter)
             return self.held
@@ -62,7 +60,7 @@ class PublishThrottle:
         return limit
 
     def close(self, after: PublishThrottle | None) -> None:
-        """Replace this throttle by `after`. Clients that wait for a limit that no longer applies continue."""
+        """Replace these limits by `after`. Clients that wait for a limit that no longer applies continue."""
         if self.held is not None and (after is None or after.held is not self.held):
             self.held.open()
         for limit in self.limits:

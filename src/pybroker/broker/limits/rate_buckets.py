@@ -1,6 +1,6 @@
 """Token buckets for messages and bytes. Pure; times are monotonic milliseconds.
 
-A message may overdraw a bucket. Then no message passes until the debt is refilled, so the average rate is exact.
+A message may overdraw a bucket. Then no message passes until the debt is refilled.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ class RateBuckets:
             self._bytes.add(size_bytes)
 
     def wait_ms(self) -> int:
-        """Time in milliseconds from the last query until a message may pass again."""
+        """Return the milliseconds from the last query until a message may pass again."""
         return max(bucket.wait_ms() for bucket in self._buckets)

@@ -1,6 +1,6 @@
 """Rate limits of resource groups. On this broker, all topics of a group share one publish limit and one dispatch limit.
 
-Invariant: while a group's rates do not change, its limit objects stay the same, and with them their token counts.
+While a group's rates do not change, its limits keep their tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ResourceGroupRates:
         self._limits: dict[str, RatesOfGroup] = {}
 
     def of(self, name: str | None) -> RatesOfGroup:
-        """Return the limits of the group `name`; no limits for an unknown group."""
+        """Return the limits of the group `name`; no limits for an unknown group or None."""
         group = None if name is None else self._groups.get(name)
         if name is None or group is None:
             return _UNLIMITED
@@ -51,7 +51,9 @@ class ResourceGroupRates:
         return next((name for name, each in self._limits.items() if each.publish_rate_limit is limit), None)
 
     def changed(self, name: str) -> None:
-        """Apply changed rates or the deletion of a group. The caller then renews the limits of the group's topics."""
+        """Apply changed rates or the deletion of the group `name`. The caller then renews the limits of the group's
+        topics.
+        """
         limits = self._limits.get(name)
         if limits is not None:
             group = self._groups.get(name)

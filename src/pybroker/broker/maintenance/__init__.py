@@ -1,1 +1,1 @@
-"""Periodic maintenance, and maintenance that an administrator requests. Start with `periodic_maintenance.py`."""
+"""Maintenance of topics, periodic or at the request of an administrator. Start with `periodic_maintenance.py`."""

@@ -1,6 +1,6 @@
 """Analysis of a subscription's backlog: counts entries and messages, and the verdicts of entry filters.
 
-The analysis reads the entries, up to a maximum number and time. It moves no cursor and delivers nothing.
+The analysis reads the entries; it moves no cursor and delivers nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ_BYTES = 1024 * 1024
 
 @dataclass
 class BacklogAnalysis:
-    """Result of the analysis. `is_aborted`: True if the analysis ended at a limit before the end of the backlog."""
+    """Result of the analysis. `is_aborted`: the analysis reached a limit before the end of the backlog."""
 
     entries: int = 0
     messages: int = 0
@@ -42,7 +42,8 @@ class BacklogAnalysis:
 async def analyze_backlog(
     subscription: Subscription, start: Position | None, max_entries: int, max_ms: float
 ) -> BacklogAnalysis:
-    """Count the unacknowledged entries from `start` on, or in the whole backlog if `start` is None.
+    """Count the unacknowledged entries from `start` on, or in the whole backlog if `start` is None. Stop after
+    `max_entries` entries or `max_ms` milliseconds.
 
     Entries between `start` and the mark-delete position are counted although they are acknowledged. Raises StoreError.
     """

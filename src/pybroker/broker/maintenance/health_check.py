@@ -1,6 +1,6 @@
 """Health check: publishes a message to a system topic and reads it back.
 
-The topic's namespace exists without being created. The topic has no subscriptions, so retention deletes its messages.
+The topic's namespace exists without being created.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ TIMEOUT_S = 10.0
 
 
 class HealthCheck:
-    """Executor of health checks. A request during a running check gets its own check afterwards, because a check proves
-    the state only at its time.
-    """
+    """Executor of health checks. A request during a running check gets another check afterwards."""
 
     def __init__(self, runtime: Runtime, metadata_store: MetadataStore, presence: Presence, topics: Topics) -> None:
         self._runtime = runtime
@@ -37,13 +35,15 @@ class HealthCheck:
     async def run(self) -> None:
         """Check the broker. Raises BrokerError if a message cannot be stored or read back."""
         if not self._presence.takes_clients:
-            raise ServiceNotReady("the broker is starting or stopping")
+            raise ServiceNotReady("the health check cannot run: the broker is starting or stopping")
         try:
             async with asyncio.timeout(TIMEOUT_S), self._running:
                 await self._metadata_store.get(metadata_paths.cluster(self._runtime.config.cluster_name))
                 await self._write_and_read()
         except (StoreError, TimeoutError) as error:
-            raise MetadataError(f"the broker cannot store messages: {error or 'no answer in time'}") from error
+            raise MetadataError(
+                f"the health check failed, because its message was not stored and read back: {error or 'no response in time'}"
+            ) from error
 
     async def _write_and_read(self) -> None:
         topic = await self._topics.load(system_topics.health_check(self._presence.broker_id), may_create=True)
@@ -52,4 +52,6 @@ class HealthCheck:
         read = await topic.ledger.read(position, 1, 1 << 16)
         entry = read.payloads[0]
         if entry[metadata_span(entry)[1] :] != payload:
-            raise MetadataError(f"the health check message at {position} differs from the one that was written")
+            raise MetadataError(
+                f"the health check failed: the message read at {position} differs from the published message"
+            )

@@ -2,10 +2,7 @@
 
 A topic is active while producers or consumers are connected, and, depending on its policies, while it has subscriptions
 or while a subscription has a backlog. Inactivity begins when the last client disconnects, or when the topic is loaded.
-System topics are not deleted.
-
-Invariants: check and fencing happen in one event loop iteration. A client that connects before keeps the topic; a
-client that connects after gets a new topic. A topic with retained messages is not deleted.
+System topics and topics with retained messages are not deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _MS_PER_MINUTE = 60_000
 
 
 class InactiveTopics:
-    """Check for inactive topics. Periodic maintenance calls `check` for each loaded topic."""
+    """Check for inactive topics, which periodic maintenance runs for each loaded topic."""
 
     def __init__(self, runtime: Runtime, topics: Topics, partitioned_operations: PartitionedTopicOperations) -> None:
         self._runtime = runtime
@@ -36,7 +33,7 @@ class InactiveTopics:
         self._partitioned_operations = partitioned_operations
 
     async def check(self, topic: TopicBase) -> None:
-        """Delete `topic` if it has been inactive for the time that its policies configure. Raises StoreError."""
+        """Delete `topic` if it has been inactive for the time in its policies. Raises StoreError."""
         policies = topic.policies.inactive_topics
         if not policies.deleteWhileInactive or is_system_topic(topic.name):
             return
@@ -65,7 +62,6 @@ class InactiveTopics:
 
 
 def is_active(topic: TopicBase) -> bool:
-    """Return whether `topic` is in use or contains messages that must be kept."""
     if topic.producers or topic.broker_context.read_leases.on(str(topic.name), topic.runtime.clock.monotonic_ms()):
         return True
     if topic.policies.inactive_topics.inactiveTopicDeleteMode == CAUGHT_UP:

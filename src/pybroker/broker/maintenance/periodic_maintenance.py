@@ -1,9 +1,7 @@
-"""Periodic maintenance of all topics.
+"""Periodic maintenance of all topics, such as retention and message expiry.
 
-The checks are retention, message expiry, unused subscriptions, inactive topics, backlog quotas, and compaction.
-
-Invariants: a check yields to the event loop after each slice of work. A failure in one topic is logged and affects
-neither other topics nor later checks.
+Further checks are unused subscriptions, inactive topics, backlog quotas, and compaction. A failure in one topic is
+logged and affects neither other topics nor later checks.
 """
 
 from __future__ import annotations
@@ -175,9 +173,7 @@ async def _expire(topic: Topic) -> None:
 
 
 async def _delete_unused(topic: Topic) -> None:
-    """Delete subscriptions that have been unused for the configured time. The time starts at the topic's load, because
-    earlier use is unknown.
-    """
+    """Delete subscriptions that have been unused for the configured time, counted from the topic's load."""
     limit_minutes = topic.policies.subscription_expiration_minutes
     if limit_minutes <= 0:
         return

@@ -1,9 +1,7 @@
-"""Publishes each change of topic policies to the namespace's system topic `__change_events`, as Pulsar does.
+"""Publication of policy changes of topics in the namespace's system topic `__change_events`, as in Pulsar.
 
-The policies are already durable in the metadata store, and this broker never reads the events. So a crash or a full
-disk can lose an event, but no policy. The events of a namespace are published in order, in the background.
-
-With ledgers on BookKeeper, the system topic is itself the store of the policies (`system_topic_policies.py`).
+The policies are already stored in the metadata store, and this broker does not read the events; so a crash may lose an
+event, but no policy. With ledgers on BookKeeper, `system_topic_policies.py` is used instead.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _STRATEGY = "ALWAYS_COMPATIBLE"  # accepts any schema that is registered already
 
 
 class ChangeEvents:
-    """Queue of policy change events. The broker service adds the changes."""
+    """Queue of policy change events, which are published in order and in the background."""
 
     def __init__(self, broker_context: BrokerContext, topics: Topics) -> None:
         self._broker_context = broker_context
@@ -37,9 +35,7 @@ class ChangeEvents:
         self._waiting: dict[NamespaceName, deque[tuple[TopicName, TopicPolicies | None]]] = {}
 
     def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Queue an event with the policies that are set on `topic` (None: no policies). They must already be
-        durable.
-        """
+        """Queue an event with the policies that are set on `topic` (None: no policies). They must already be durable."""
         namespace = self._broker_context.resources.namespace(topic.namespace)
         if not self._runtime.config.system_topic_enabled or system_topics.is_system_topic(topic):
             return

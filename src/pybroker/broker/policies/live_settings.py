@@ -1,7 +1,4 @@
-"""Applies configuration changes at run time to objects that hold copies of settings, such as dispatchers.
-
-All other code reads the configuration at each use.
-"""
+"""Application of configuration changes to objects that hold copies of settings, such as dispatchers."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _MIB = 1024 * 1024
 
 
 class LiveSettings:
-    """Listener of the dynamic configuration."""
+    """Listener for changes of dynamic configuration keys."""
 
     def __init__(
         self, dynamic: DynamicConfiguration, broker_context: BrokerContext, policy_changes: PolicyChanges

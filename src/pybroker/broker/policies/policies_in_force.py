@@ -1,7 +1,4 @@
-"""Queries of the effective policies of any topic.
-
-Loaded topics cache their effective policies; for unloaded topics they are computed from the stored policies.
-"""
+"""Effective policies of any topic, for the REST API. For unloaded topics, they are computed from the stored policies."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PoliciesInForce:
-    """Queries of effective policies for the REST API."""
+    """Queries of effective policies."""
 
     def __init__(self, broker_context: BrokerContext, loaded: LoadedTopics, partitioned: PartitionedTopics) -> None:
         self._broker_context = broker_context
@@ -32,9 +29,6 @@ class PoliciesInForce:
         return found
 
     def _of_loaded(self, topic: TopicName) -> EffectivePolicies | None:
-        """Return the cached policies of a loaded topic, or None. Fenced topics are ignored, because they are not
-        notified of changes.
-        """
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
         loaded = (found for found in map(self._loaded.get, names) if found is not None and not found.is_fenced)

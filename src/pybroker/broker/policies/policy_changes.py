@@ -1,7 +1,4 @@
-"""Applies changed policies (of a namespace, topic, resource group, or the defaults) to loaded topics.
-
-The policies are already stored when `metadata/` reports the change.
-"""
+"""Application of changed policies (of a namespace, topic, resource group, or the defaults) to loaded topics."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ TOPICS_PER_TURN = 64
 
 
 class PolicyChanges(PolicyListener, ResourceGroupListener):
-    """Listener of policy changes in the metadata store."""
+    """Listener for policy changes, which are already stored."""
 
     def __init__(
         self,
@@ -83,7 +80,7 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
         self.topic_read_again(topic, policies)
 
     def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Apply policies that another broker changed. That broker publishes the change event."""
+        """Apply policies that another broker changed, without publishing a change event."""
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
         for loaded in map(self._loaded.get, names):

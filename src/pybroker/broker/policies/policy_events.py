@@ -1,7 +1,7 @@
 """Format of the messages in the system topic `__change_events`, compatible with Pulsar's brokers. No IO.
 
-A message has a key and an Avro record (`change_events.avsc`). The key is the full topic name; for policies that all
-clusters share, `__G__` precedes it. A message without a value means that the topic has no such policies.
+A message has a key and an Avro record (`change_events.avsc`). The key is the full topic name, after `__G__` for
+policies that all clusters share. A message without a value means that the topic has no such policies.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def event_key(topic: TopicName, *, is_global: bool = False) -> str:
 
 
 def encode_event(topic: TopicName, document: Mapping[str, Any], cluster: str) -> bytes:
-    """Encode the value of a message. Raises TypeError or ValueError if the document does not match the schema."""
+    """Encode a policy record as the value of a message. Raises TypeError or ValueError if it does not match the schema."""
     from fastavro import schemaless_writer  # noqa: PLC0415  (20 ms and 3 MB, for a broker with topic policies only)
 
     event = {

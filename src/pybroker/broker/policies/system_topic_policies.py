@@ -1,14 +1,11 @@
 """Topic policies that are stored in the system topic `__change_events` of each namespace, as Java brokers store them.
 
-Used with ledgers on BookKeeper. When the first topic of a namespace needs its policies, the broker reads the whole
-system topic and then follows it. A change is published as a message and is complete when this broker has read that
-message back. Another broker may own the system topic, so this broker accesses it as a client of the cluster, like a
-Java broker.
+Used with ledgers on BookKeeper. When a topic of a namespace first needs its policies, the broker reads the whole system
+topic, as a client of the cluster, and then follows it. A change is published as a message, and is complete when this
+broker has read that message back. After an error, a new reader starts; meanwhile the former policies apply.
 
-Operation: one reader task per namespace. The client repairs lost connections. After any other error, a new reader
-starts, and the former policies stay in use until it has read all policies.
-Limits: at most `MAX_NAMESPACES` namespaces have readers. Above this number, readers of namespaces without loaded topics
-are stopped, longest unused first.
+Limits: at most `MAX_NAMESPACES` namespaces have readers. Above, readers of namespaces without loaded topics are
+stopped, longest unused first.
 """
 
 from __future__ import annotations
@@ -133,9 +130,6 @@ class SystemTopicPolicies(TopicPoliciesStore):
         return policies is not None and not policies.deleted
 
     async def _read(self, topic: TopicName) -> _Namespace | None:
-        """Return the namespace when all its policies are read. None for a topic that cannot have policies, such as a
-        system topic.
-        """
         if system_topics.is_system_topic(topic) or not self._exists(topic.namespace):
             return None
         namespace = self._namespaces.pop(topic.namespace, None)
@@ -219,7 +213,6 @@ class _Namespace:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no caller is waiting for the policies or for a change."""
         return self.is_read.is_set() and not self._users
 
     async def close(self) -> None:
@@ -288,10 +281,8 @@ class _Namespace:
         return event
 
     async def _adopt_documents(self, table: TopicPolicyTable) -> None:
-        """Move policies from the metadata store to the system topic, unless the system topic has policies for the same
-        topic. Delete the documents.
-
-        The documents come from a broker with local ledgers or from an import. Raises one of `_FAILURES`.
+        """Move policies from the metadata store (of a broker with local ledgers, or of an import) to the system topic,
+        unless the system topic has policies for the same topic. Raises one of `_FAILURES`.
         """
         store = self._owner.broker_context.metadata_store
         try:

@@ -1,4 +1,4 @@
-"""Policies of all topics of a namespace, as computed from the events of its system topic. No IO."""
+"""Policies of all topics of a namespace, computed from the events of its system topic. No IO."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ NO_POLICIES = StoredPolicies(TopicPolicies(), {})
 
 
 class TopicPolicyTable:
-    """Applies the policy events of one namespace in order. Invariant: reading an event repeatedly does not change the
-    result.
-    """
+    """Applies the policy events of one namespace in order. Repeated events change nothing."""
 
     def __init__(self) -> None:
         self._local: dict[TopicName, StoredPolicies] = {}
@@ -31,11 +29,9 @@ class TopicPolicyTable:
             table[event.topic] = event.stored
 
     def local(self, topic: TopicName) -> StoredPolicies | None:
-        """Return the policies of `topic` that apply only in this cluster."""
         return self._local.get(topic)
 
     def of_all_clusters(self, topic: TopicName) -> StoredPolicies | None:
-        """Return the policies of `topic` that all clusters share."""
         return self._global.get(topic)
 
     def in_force(self, topic: TopicName) -> TopicPolicies:

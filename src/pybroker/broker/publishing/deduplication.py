@@ -1,18 +1,12 @@
-"""Deduplication by sequence ids: state per producer name of one topic.
+"""Rules of message deduplication by sequence id, for the producers of one topic.
 
 Each producer name has two numbers: the highest sequence id that was passed to the ledger (pushed), and the highest
 durable one (persisted). A message above `pushed` is new. A message up to `persisted` is a duplicate. For a message in
 between, the result of the earlier attempt is not known yet. A batch covers the range from its first to its highest
-sequence id. All chunks of a large message share one id, which counts as pushed with the last chunk, so that an
-incomplete message can be sent again. Markers are ignored.
+sequence id. All chunks of a large message share one id, which counts as pushed with the last chunk.
 
-After a failed message, the producer session accepts no further messages: if a later message were stored, the failed one
-would count as a duplicate when the client resends it. The rejection makes the client reconnect, which starts a new
-session.
-
-Invariants: persisted <= pushed, and both are equal while no message is in flight. A message is durable before a
-repetition counts as a duplicate. A message that is stored after an earlier one failed does not count as persisted,
-because a duplicate is better than a lost message.
+After a failed message, the producer session accepts no further messages; otherwise the resent message would count as a
+duplicate of a later one. The client must reconnect.
 """
 
 from __future__ import annotations
@@ -33,7 +27,7 @@ _BELOW_ALL = -(1 << 63) - 1
 
 
 class Verdict(Enum):
-    """Decision about a message."""
+    """Decision about a message: new, duplicate, or not known yet."""
 
     NEW = auto()
     DUPLICATE = auto()
@@ -44,8 +38,7 @@ class Verdict(Enum):
 
 
 class Part:
-    """Consecutive messages with the same verdict, which belong to one run (messages of a producer that arrived
-    together).
+    """Consecutive messages of a producer with the same verdict.
 
     `highest`: the sequence id that becomes pushed; None if it does not change (incomplete chunked messages).
     """
@@ -53,16 +46,14 @@ class Part:
     __slots__ = ("highest", "indexes", "verdict")
 
     def __init__(self, verdict: Verdict, indexes: range | None, highest: int | None) -> None:
-        """`indexes`: positions of the messages in the run; None for the whole run."""
+        """`indexes`: positions of the messages among those that arrived together; None for all of them."""
         self.verdict = verdict
         self.indexes = indexes
         self.highest = highest
 
 
 class Accepted:
-    """New messages that are being stored. `behind`: duplicates whose receipts must follow the receipts of these
-    messages.
-    """
+    """New messages that are being stored. `behind`: duplicates whose receipts must follow their receipts."""
 
     __slots__ = ("behind", "epoch", "highest", "known", "session")
 
@@ -85,7 +76,7 @@ class Dropped(NamedTuple):
 class _Known:
     """State of one producer name.
 
-    `epoch` counts failures: messages that were accepted before the last failure do not update the state when they are
+    `epoch` counts failures: messages that were accepted before the last failure do not change the state when they are
     stored.
     """
 
@@ -111,10 +102,7 @@ class _Known:
 
 
 class Deduplication:
-    """State of all producer names of one topic. `forget_inactive` bounds their number.
-
-    A `session` identifies one attachment of a producer, by object identity.
-    """
+    """Deduplication state of all producer names of one topic. `session` identifies one attachment of a producer."""
 
     def __init__(self) -> None:
         self._names: dict[str, _Known] = {}
@@ -125,7 +113,9 @@ class Deduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
-        """Decide about each message in order. The caller must report the results before the next call."""
+        """Decide for each of the messages `run` whether it is new, a duplicate, or not known yet. Return consecutive
+        messages with the same verdict, in order. The caller must report the results before the next call.
+        """
         known = self._names.get(name)
         pushed = _BELOW_ALL if known is None else known.pushed
         ids, highs = run.sequence_ids, run.highest_sequence_ids
@@ -163,7 +153,9 @@ class Deduplication:
         return parts
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
-        """Prepare the record of a new part. The caller must call `accepted` or `refused` next."""
+        """Return a record for new messages that are passed to the ledger. The caller must call `accepted` or `refused`
+        next.
+        """
         return Accepted(self._known(name), session, highest)
 
     def accepted(self, accepted: Accepted) -> None:
@@ -225,7 +217,7 @@ class Deduplication:
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
 
     def dropped(self, name: str, run: SendRun) -> None:
-        """Record duplicates, which are not stored although their producer receives receipts."""
+        """Record the duplicates `run` of the producer `name` for `explain`. They get receipts, but are not stored."""
         known = self._known(name)
         before = known.dropped
         messages = 0 if before is None or before.pushed != known.pushed else before.messages
@@ -250,8 +242,8 @@ class Deduplication:
         """Remove names that have been inactive for `timeout_ms`, and the longest inactive names above `max_producers`.
         Return the number of removed names.
 
-        A name becomes inactive at the first call after its producer left. Names with an attached producer or with
-        messages in flight are never removed.
+        Inactivity starts at the first call after the producer left. Names with an attached producer or with messages in
+        flight are kept.
         """
         gone: list[tuple[float, str]] = []
         for name, known in self._names.items():

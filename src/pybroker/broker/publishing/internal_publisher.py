@@ -1,4 +1,4 @@
-"""Base class of peers that publish for the broker itself and have no client connection."""
+"""Base class of connections by which the broker itself publishes, without a client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybroker.model.position import Position
 
 
 class Publisher(Peer):
-    """A peer that only publishes and never consumes."""
+    """A connection that only publishes."""
 
     address = ""
     client_version = ""

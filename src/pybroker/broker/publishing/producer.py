@@ -12,9 +12,7 @@ from pybroker.model.counters import ProducerCounters
 
 
 class Producer:
-    """Producer of a client or of the broker itself. Invariant: `pending` messages were passed to the managed ledger (if
-    there is one) and have no receipt yet.
-    """
+    """Producer of a client or of the broker itself. `pending` counts messages without receipt."""
 
     __slots__ = (
         "_drained",

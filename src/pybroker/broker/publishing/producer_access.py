@@ -1,10 +1,8 @@
-"""Access of producers to a topic: rules of the access modes and the topic epoch.
+"""Access of producers to a topic: rules of the access modes and the topic epoch. Pure.
 
-The access modes are Shared, Exclusive, ExclusiveWithFencing and WaitForExclusive.
-
-Pure. A topic is free, shared by any number of producers, or held by one producer with exclusive access. In all cases
-except free, other producers may wait for exclusive access. The result for a new producer (E: Exclusive,
-F: ExclusiveWithFencing, W: WaitForExclusive):
+A topic is free, shared by any number of producers, or held by one producer with exclusive access. In all cases except
+free, other producers may wait for exclusive access. The result for a new producer (E: Exclusive, F:
+ExclusiveWithFencing, W: WaitForExclusive):
 
                             Shared          E                 W          F
     free                    is attached     takes over        takes over takes over
@@ -13,12 +11,11 @@ F: ExclusiveWithFencing, W: WaitForExclusive):
     held                    ProducerBusy    ProducerFenced    waits      takes over, all others are fenced
 
 Each take-over increments the epoch, which begins at 0. The caller stores the new epoch durably, then calls `took_over`,
-then responds to the producer. In between, the producer *claims* the topic: the topic accepts no other producers and
-still has the old epoch.
+then responds to the producer. In between, the producer *claims* the topic, which accepts no other producers.
 
-A producer that had exclusive access before sends its epoch. If it equals the topic's epoch, no other producer has taken
-over since, and the producer becomes the holder again with the same epoch. If it is older, the producer is fenced,
-because its unsent messages must not follow the messages of its successor.
+A producer that had exclusive access before sends its epoch. If it equals the topic's epoch, the producer becomes the
+holder again. If it is older, the producer is fenced, because its unsent messages must not follow the messages of its
+successor.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from pybroker.errors import ProducerBusy, ProducerFenced
 
 
 class AccessMode(StrEnum):
-    """Access mode of a producer, named as in the protocol and the statistics."""
+    """Access mode of a producer: Shared, Exclusive, ExclusiveWithFencing or WaitForExclusive."""
 
     SHARED = "Shared"
     EXCLUSIVE = "Exclusive"
@@ -45,7 +42,7 @@ class Candidate(Protocol):
 
     @property
     def name(self) -> str:
-        """Producer name, used in error texts and to recognize a reconnecting producer."""
+        """Producer name, for error texts and to recognize a reconnecting producer."""
 
     @property
     def access_mode(self) -> AccessMode: ...
@@ -68,7 +65,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Generic[P]):
-    """Result for a new producer, and the producers that it displaced: `fenced` were attached or claiming,
+    """Result for a new producer, and the producers that lost access: `fenced` were attached or claiming,
     `fenced_waiting` were waiting.
     """
 
@@ -88,10 +85,9 @@ class Left(Generic[P]):
 
 
 class ProducerAccess(Generic[P]):
-    """Access state of the producers of one topic.
+    """Access state of the producers of one topic. `epoch` never decreases.
 
-    Invariants: the topic is free without waiting producers, or producers share it, or one producer holds or claims it.
-    A producer is in one of these groups only. `epoch` never decreases.
+    The topic is free without waiting producers, or producers share it, or one producer holds or claims it.
     """
 
     def __init__(self, epoch: int | None) -> None:
@@ -137,7 +133,7 @@ class ProducerAccess(Generic[P]):
         return True.
 
         The caller then checks whether the old connection is alive. If so, the caller removes `producer` with `leave`;
-        otherwise `producer` becomes the holder. A WaitForExclusive producer uses `join` instead.
+        otherwise `producer` becomes the holder.
         """
         if not self._is_return(producer):
             return False
@@ -159,11 +155,10 @@ class ProducerAccess(Generic[P]):
             self._shared = {new if each is old else each: None for each in self._shared}
 
     def claimed_epoch(self, producer: P) -> int | None:
-        """Return the epoch that `producer` claims, or None."""
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:
-        """Record that the claimed epoch is durable. Return False if `producer` lost the claim or left meanwhile."""
+        """Record that the claimed epoch is durable. Return False if `producer` lost the claim meanwhile."""
         epoch = self.claimed_epoch(producer)
         if epoch is None:
             return False

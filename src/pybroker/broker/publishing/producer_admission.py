@@ -1,7 +1,6 @@
-"""Admission of producers: maximum number of producers of a topic, and required encryption.
+"""Admission of producers: limits of the number of producers of a topic, and required encryption.
 
-Policies are checked only when a producer connects; a lowered limit disconnects no producer. A limit of 0 means
-unlimited. System topics have no limits.
+Policies are checked only when a producer connects. A limit of 0 means unlimited. System topics have no limits.
 """
 
 from __future__ import annotations

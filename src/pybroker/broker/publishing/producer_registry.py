@@ -1,7 +1,7 @@
 """Producers of one topic: attached producers by name, the holder of exclusive access, and producers that wait for it.
 
-Carries out the decisions of `producer_access.py`. The topic epoch is durable before its producer receives a response. A
-holder that blocks other producers is checked with a PING, and closed if its client is dead.
+`producer_access.py` has the rules. The topic epoch is durable before its producer receives a response. A holder that
+blocks other producers is checked with a PING, and closed if its client does not respond.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ LARGEST_EPOCH = 1 << 62
 
 
 def stored_epoch(properties: Mapping[str, str]) -> int | None:
-    """Return the stored topic epoch. None if there is none, or if an administrator has overwritten it with an invalid
-    value.
-    """
+    """Return the topic epoch in the stored properties; None if it is missing or invalid."""
     text = properties.get(TOPIC_EPOCH_PROPERTY, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_EPOCH))):
         return None
@@ -35,7 +33,7 @@ def stored_epoch(properties: Mapping[str, str]) -> int | None:
 
 
 class ProducerOwner(Protocol):
-    """The topic of a registry."""
+    """The topic of the producers."""
 
     def require_admissible(self, producer: Producer) -> None:
         """Check that the topic accepts `producer`. Raises the error for the client."""
@@ -46,9 +44,7 @@ class ProducerOwner(Protocol):
 
 
 class ProducerRegistry:
-    """All producers of one topic. Invariants: each producer in `attached` may publish; a producer with exclusive access
-    is the only attached one.
-    """
+    """All producers of one topic. Each producer in `attached` may publish."""
 
     def __init__(self, topic: TopicContext, epoch: int | None, owner: ProducerOwner) -> None:
         self._topic = topic
@@ -70,11 +66,12 @@ class ProducerRegistry:
 
     @property
     def epoch(self) -> int | None:
-        """Topic epoch of the last take-over, or None."""
         return self._access.epoch
 
     async def enter(self, producer: Producer) -> None:
-        """Attach `producer`, or let it wait for access. Raises the errors of `add`, and StoreError."""
+        """Attach `producer`, or let it wait for access. Raises ProducerBusy, ProducerFenced, StoreError, and the errors
+        of `require_admissible`.
+        """
         try:
             standing = self.add(producer)
         except (ProducerBusy, ProducerFenced):
@@ -87,8 +84,8 @@ class ProducerRegistry:
             await self._take_over(producer)
 
     def add(self, producer: Producer) -> Standing:
-        """Add `producer` without waiting. A producer that claims the topic is not attached yet, but already blocks
-        other producers.
+        """Add `producer` without waiting. A producer that claims the topic is not attached yet, but blocks other
+        producers.
 
         Raises the errors of `require_admissible`, ProducerBusy, ProducerFenced.
         """
@@ -114,9 +111,7 @@ class ProducerRegistry:
         return joined.standing
 
     def _succeeds(self, producer: Producer) -> bool:
-        """If the client has opened a producer of this name again on the same connection, replace the earlier one.
-        Return whether it was replaced.
-        """
+        """Replace an earlier producer of this name on the same connection. Return whether there was one."""
         present = self.attached.get(producer.name)
         if present is None or present.peer is not producer.peer or producer.epoch <= present.epoch:
             return False
@@ -178,11 +173,11 @@ class ProducerRegistry:
             producer.peer.producer_ready(producer.producer_id)
 
     async def _outlives_holder(self, producer: Producer) -> bool:
-        """Check whether the client of the producer that blocks `producer` is alive. Return True if the blocking
-        producer is gone.
+        """Check whether the client of the producer that blocks `producer` is alive. Return True if that producer is
+        gone.
 
-        If the blocking producer is an earlier connection of the same producer, `producer` then claims the topic ahead
-        of all waiting producers.
+        If it was an earlier connection of the same producer, `producer` claims the topic ahead of all waiting
+        producers.
         """
         holder = self._access.holder or self.attached.get(producer.name)
         if holder is None or holder.peer is producer.peer:
@@ -224,9 +219,7 @@ class ProducerRegistry:
                 self._refuse(producer, error)
 
     def _fence_out(self, producer: Producer, successor: Producer) -> None:
-        """Close `producer` without notifying its client, which would reconnect immediately. The client receives an
-        error for its next message.
-        """
+        """Close `producer` without notifying its client, which would reconnect immediately."""
         if self.attached.get(producer.name) is producer:
             del self.attached[producer.name]
             producer.is_closed = True
@@ -239,9 +232,7 @@ class ProducerRegistry:
             self._refuse(producer, ProducerFenced("Fenced out"))
 
     def _refuse(self, producer: Producer, refusal: BrokerError) -> None:
-        """Deny exclusive access to a waiting or claiming `producer`. A caller that is in `_take_over` raises the error
-        itself.
-        """
+        """Deny exclusive access to a waiting or claiming `producer`."""
         producer.is_closed = True
         producer.refusal = refusal
         if producer.is_waiting:
@@ -249,7 +240,6 @@ class ProducerRegistry:
             producer.peer.producer_refused(producer.producer_id, refusal)
 
     def _note(self, producer: Producer, refusal: BrokerError) -> None:
-        """Record the error for `explain`, unless a caller of `enter` records it."""
         topic = self._topic
         topic.broker_context.refusals.note(
             str(topic.name), producer.name, producer.peer.address, refusal, topic.runtime.clock.wall_ms()

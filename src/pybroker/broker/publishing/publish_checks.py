@@ -1,7 +1,4 @@
-"""Checks of each message before it is stored: size, delay, and required encryption. Pure.
-
-A topic without these limits has no checks object.
-"""
+"""Checks of each message before it is stored: size, delay, and required encryption. Pure."""
 
 from __future__ import annotations
 

@@ -1,21 +1,15 @@
-"""Deduplication of the messages of one topic, with its durable state.
+"""Deduplication of the messages of one topic, with its durable state. Policies switch it on and off at run time.
 
-Deduplication can be switched on and off while producers are connected.
+The properties of the cursor `pulsar.dedup` contain the highest persisted sequence id of each producer, up to the
+cursor's mark-delete position (a snapshot). When the topic is loaded, later entries are read again, so the cursor
+protects them from trimming. A snapshot is written after a number of entries, after some time, and when the topic is
+closed; it is durable before the mark-delete position moves.
 
-The cursor `pulsar.dedup` stores the state. Its properties are a snapshot of the persisted sequence ids up to its
-mark-delete position. When the topic is loaded, later entries are read again, so the cursor protects these entries from
-trimming. A snapshot is written after a number of entries, after some time, and when the topic is closed. The snapshot
-is durable before the mark-delete position moves; after a crash in between, some entries are applied twice, which has no
-effect.
+Operation: one task follows the policies and retries after store errors. Until the sequence ids are recovered, no new
+producer is reported as ready, and messages of connected producers wait in their connections. Consumers are not
+affected. When deduplication is switched off, the cursor is deleted.
 
-Operation: one task follows the policies and retries after store errors. Until recovery is complete, no new producer is
-reported as ready, and messages of connected producers wait in their connections (`held_publishers`), so every message
-is checked. Consumers are not affected. When deduplication is switched off, messages pass immediately and the cursor is
-deleted.
-
-Invariants: `known` exists exactly while deduplication is on or being switched on. While the status is Enabled, `known`
-covers each entry from the creation of the cursor up to the last confirmed entry. Receipts for duplicates follow the
-receipts of their producer's messages in flight.
+Receipts for duplicates follow the receipts of their producer's messages in flight.
 """
 
 from __future__ import annotations
@@ -223,9 +217,7 @@ class TopicDeduplication:
         return entries
 
     def _behind(self, first: Position, last_entry_id: int, damage: StoreError) -> Position:
-        """Return the position after unreadable entries. Skipping them is safe in most cases, because later entries
-        usually have higher sequence ids.
-        """
+        """Return the position after unreadable entries, which are skipped."""
         last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
         logs.error("deduplication.entries_skipped", topic=self._topic.name, first=first, last=last, error=str(damage))
         return Position(last.ledger_id, last.entry_id + 1)
@@ -233,7 +225,7 @@ class TopicDeduplication:
     # --- producers ---------------------------------------------------------------------------------------------------
 
     async def settled(self, name: str) -> None:
-        """Wait until `last_sequence_id` of this producer is final. Raises ServiceNotReady if the topic is closed
+        """Wait until `last_sequence_id` of the producer `name` is final. Raises ServiceNotReady if the topic is closed
         meanwhile.
         """
         await self._until(lambda: self._is_settled(name))
@@ -312,9 +304,7 @@ class TopicDeduplication:
         _answered(producer, accepted)
 
     def landed(self) -> None:
-        """Resume requests that wait for messages in flight. Called when messages received receipts or errors, including
-        messages that were not checked.
-        """
+        """Resume requests that wait for messages in flight. The caller reports receipts and errors of any messages."""
         if self._waiting:
             self._tell()
 
@@ -339,8 +329,8 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store a snapshot, which allows trimming of the entries that it covers. Raises StoreError; the next snapshot
-        repeats it.
+        """Store the persisted sequence ids of all producers, so that the entries before them may be trimmed. Raises
+        StoreError.
         """
         async with self._saving:
             known, cursor = self.known, self.cursor
@@ -395,7 +385,7 @@ class TopicDeduplication:
 
 
 def require_free_name(name: str) -> None:
-    """Check that `name` is not reserved for the cursors of deduplication and replicators. Raises ProducerBusy."""
+    """Check that the subscription `name` is not reserved for the broker's own cursors. Raises ProducerBusy."""
     if name in (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR) or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 

@@ -1,6 +1,4 @@
-"""Snapshots of topics, subscriptions, producers and consumers: the source of all figures.
+"""Snapshots of topics, subscriptions, producers and consumers: the source of all statistics and metrics.
 
-Statistics, metrics, the console and `explain` read their figures from these snapshots. A new figure is added here as a
-field. For these outputs, only this package distinguishes persistent from non-persistent topics. Start with
-`topic_snapshot.py`.
+Start with `topic_snapshot.py`. Persistent and non-persistent topics have the same snapshots.
 """

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 class SubscriptionSnapshot(NamedTuple):
     """State of a subscription at one moment.
 
-    A subscription of a non-persistent topic has no cursor; its figures of stored entries are 0. Figures that are
-    expensive to compute are methods. `counters`, `cursor` and the views are live objects, so a caller that yields to
-    the event loop must take a new snapshot.
+    A subscription of a non-persistent topic has no cursor; its figures of stored entries are 0. `counters`, `cursor`
+    and the views are live objects, so a caller that yields to the event loop must take a new snapshot.
     """
 
     type_name: str
@@ -82,7 +81,6 @@ class SubscriptionSnapshot(NamedTuple):
 
     @property
     def pending_transaction_acks(self) -> PendingTransactionAcks | None:
-        """Pending acks of open transactions; None if there are none."""
         return None if self.cursor is None else self.cursor.state.held or None
 
     def entries_since_first_unacked(self) -> int:

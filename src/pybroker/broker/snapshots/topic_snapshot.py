@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 class TopicSnapshot(NamedTuple):
     """State of a loaded topic at one moment.
 
-    A non-persistent topic has no ledger; its figures of stored entries are 0. The size of the largest backlog is not a
-    field, because it depends on all subscriptions (`backlog_quota.estimated_backlog_bytes`). `counters`, `ledger` and
-    `transactions` are live objects, so a caller that yields to the event loop must take a new snapshot.
+    A non-persistent topic has no ledger; its figures of stored entries are 0. `counters`, `ledger` and `transactions`
+    are live objects, so a caller that yields to the event loop must take a new snapshot.
     """
 
     counters: TopicCounters

@@ -1,11 +1,11 @@
 """Measurement and enforcement of a topic's backlog quotas. The rules are in `backlog_rules.py`.
 
-Invariants: only durable subscriptions count. A new producer is rejected if a quota is exceeded when the producer
-connects. Connected producers are disconnected only by the periodic check.
+Only durable subscriptions count. A new producer is rejected if a quota is exceeded when it connects; connected
+producers are disconnected by the periodic check.
 
-With `preciseTimeBasedBacklogQuotaCheck`, the age of a backlog is the age of its oldest message, which is read. Without
-the setting, the age is measured from the closing time of the ledger that contains the oldest message. Messages in the
-open ledger then have no age, and whole ledgers are evicted.
+With `preciseTimeBasedBacklogQuotaCheck`, the age of a backlog is the age of its oldest message, which is read.
+Otherwise it is measured from the closing time of the ledger with the oldest message; messages in the open ledger have
+no age, and whole ledgers are evicted.
 """
 
 from __future__ import annotations
@@ -52,12 +52,11 @@ def estimated_backlog_bytes(topic: TopicBase) -> int:
 
 
 def _durable(topic: Topic) -> list[Subscription]:
-    """Return the durable subscriptions, without the subscription of compaction, which has no consumers."""
     return [each for each in topic.subscriptions.values() if each.is_durable and each.name != COMPACTION_SUBSCRIPTION]
 
 
 async def require_within_quota(topic: Topic) -> None:
-    """Check that no exceeded quota rejects new producers. Raises the error that the quota's policy defines."""
+    """Raise the error that the policy of an exceeded quota defines, if it rejects new producers."""
     found = await exceeded(topic)
     if found is not None:
         raise _refusal(topic, found.quota)
@@ -95,8 +94,8 @@ async def exceeded(topic: Topic) -> Exceeded | None:
 
 
 async def exceeded_if_known(topic: Topic) -> Exceeded | None:
-    """Return the exceeded quota for a query. None also if the measurement fails or takes longer than
-    `MEASURED_WITHIN_S`.
+    """Return the exceeded quota that rejects new producers. None also if the measurement fails or takes longer than
+    `MEASURED_WITHIN_S` seconds.
     """
     try:
         async with asyncio.timeout(MEASURED_WITHIN_S):
@@ -106,7 +105,6 @@ async def exceeded_if_known(topic: Topic) -> Exceeded | None:
 
 
 def may_be_exceeded(topic: Topic) -> bool:
-    """Return whether the topic has a quota that can reject producers."""
     size, age = topic.policies.size_quota, topic.policies.age_quota
     is_of_size = backlog_rules.blocks_producers(size) and size.limitSize >= 0
     return is_of_size or (backlog_rules.blocks_producers(age) and age.limitTime > 0)
@@ -120,7 +118,7 @@ def _refusal(topic: Topic, quota: BacklogQuota) -> BrokerError:
 
 
 async def enforce(topic: Topic) -> None:
-    """Measure the backlog and apply exceeded quotas, size before age. Raises StoreError."""
+    """Measure the backlog and apply the policies of exceeded quotas, size before age. Raises StoreError."""
     policies = topic.policies
     for subscription in list(topic.subscriptions.values()):
         with suppress(StoreError):  # The age stays unknown. Delivery from the subscription reports the error.

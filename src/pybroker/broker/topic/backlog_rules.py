@@ -1,7 +1,4 @@
-"""Rules of retention, message expiry and backlog quotas. Pure.
-
-Times are wall clock milliseconds, like publish times.
-"""
+"""Rules of retention, message expiry and backlog quotas. Pure. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def retention_refusal(policies: RetentionPolicies) -> str:
 
 
 def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPolicies | None) -> bool:
-    """Return whether the quota exceeds the retention size, which would make the retention size ineffective."""
+    """Return whether the backlog quota exceeds the retention size, which would make the retention size ineffective."""
     if quota is None or retention is None:
         return False
     limits = retention_limits(retention)
@@ -52,12 +49,12 @@ def is_quota_above_retention(quota: BacklogQuota | None, retention: RetentionPol
 
 
 def is_size_exceeded(quota: BacklogQuota, backlog_bytes: int) -> bool:
-    """Return whether the quota is exceeded. A limit of 0 is always exceeded, so it rejects every producer."""
+    """Return whether the size quota is exceeded. A limit of 0 is always exceeded."""
     return 0 <= quota.limitSize <= backlog_bytes
 
 
 def is_age_exceeded(quota: BacklogQuota, oldest_ms: int | None, now_ms: int) -> bool:
-    """Return whether the quota is exceeded. `oldest_ms`: publish time of the oldest unacknowledged message; None if
+    """Return whether the age quota is exceeded. `oldest_ms`: publish time of the oldest unacknowledged message; None if
     unknown.
     """
     return quota.limitTime > 0 and oldest_ms is not None and now_ms > oldest_ms + quota.limitTime * 1000
@@ -68,9 +65,8 @@ def blocks_producers(quota: BacklogQuota) -> bool:
 
 
 def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int) -> int:
-    """Return how many of the oldest entries a subscription must skip, assuming entries of equal size.
-
-    At least 1 while the limit is exceeded, so that repeated calls terminate.
+    """Return how many of the oldest entries a subscription must skip, assuming entries of equal size; at least 1 while
+    the limit is exceeded.
     """
     target_bytes = EVICTION_TARGET * limit_bytes
     if backlog_bytes <= target_bytes:
@@ -80,15 +76,13 @@ def entries_to_evict(backlog_bytes: int, limit_bytes: int, backlog_entries: int)
 
 
 def eviction_deadline_ms(quota: BacklogQuota, now_ms: int) -> int:
-    """Return the publish time in milliseconds since 1970; older messages are evicted."""
+    """Return the publish time, in milliseconds since 1970, before which messages are evicted."""
     return now_ms - int(quota.limitTime * 1000 * EVICTION_TARGET)
 
 
 def closed_ms_of_oldest(ledgers: LedgerList, mark_delete: Position) -> int | None:
-    """Return when the ledger of the first entry after `mark_delete` was closed, which is at or after the entry's
-    publish time.
-
-    None if there is no such entry, or if its ledger is still open.
+    """Return when the ledger of the first entry after `mark_delete` was closed; None without such an entry, or if the
+    ledger is open.
     """
     first = ledgers.next_position(mark_delete)
     row = ledgers.row_of(first.ledger_id)

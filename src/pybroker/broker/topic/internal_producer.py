@@ -1,7 +1,6 @@
 """Producers of the broker itself: for system topics (one message at a time), and for REST requests (several messages).
 
-The topic does not list these producers, so limits and statistics ignore them. Each call returns when its messages are
-durable.
+The topic does not list these producers, so limits and statistics ignore them.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ class InternalProducer(Publisher):
         return await self._awaited
 
     def _answer(self, sequence_id: int, answer: Position | BrokerError) -> None:
-        """Complete the current call with the position or error. A late result of a cancelled call is ignored."""
         if self._awaited.done() or sequence_id != self._sequence_id - 1:
             return
         if isinstance(answer, BrokerError):
@@ -89,7 +87,7 @@ class InternalProducer(Publisher):
 
 
 class EntryPublish(Publisher):
-    """Publishes the messages of one REST request to one topic, subject to the topic's limits. Single use."""
+    """Publishes the messages of one REST request to one topic. Single use."""
 
     def __init__(self, topic: TopicBase, entries: Sequence[bytes]) -> None:
         self._topic = topic

@@ -1,9 +1,7 @@
 """One loaded non-persistent topic: messages are sent immediately to the connected consumers and are not stored.
 
-The receipt contains the message id 0:0. A connection has a limit of messages per event loop iteration. Messages above
-this limit are dropped for all subscriptions, and their receipts contain the message id -1:-1.
-
-Invariant: each listed subscription has a consumer.
+A receipt contains the message id 0:0. Messages above a connection's limit per event loop iteration are dropped, and
+their receipts contain the message id -1:-1.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class NonPersistentTopic(TopicBase):
         return _NO_LEDGER
 
     async def store_epoch(self, epoch: int) -> None:
-        """Do nothing: no producer outlives the topic, so the epoch may start at 0 after the next load."""
+        """Do nothing, because the topic epoch starts at 0 after each load."""
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -105,7 +103,7 @@ class NonPersistentTopic(TopicBase):
 
     @asynccontextmanager
     async def subscription_lock(self, subscription: str, purpose: str) -> AsyncIterator[None]:
-        """Return immediately, because operations on these subscriptions complete without waiting."""
+        """Enter at once, because operations on these subscriptions need no lock."""
         self.require_open()
         yield
 

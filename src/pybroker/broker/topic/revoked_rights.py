@@ -1,8 +1,7 @@
 """Disconnection of clients whose permission was revoked.
 
-Invariant: after a change of namespace policies, no producer or consumer without permission stays attached. Its client
-looks up the topic again and is rejected. Topic list watchers without permission receive no more updates. Changes of a
-tenant's administrators take effect only at the next request.
+After a change of namespace policies, producers, consumers and topic list watchers without permission are closed.
+Changes of a tenant's administrators take effect only at the next request.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
 """Subscriptions of a persistent topic: creation, deletion, and one lock per subscription name.
 
-A subscription exists from the time when its cursor is stored until its cursor is deleted. A task that creates, deletes
-or moves a subscription, or attaches a consumer, holds the lock of the name. Waiters get the lock in order of arrival
-and must then look up all objects again. So no client is rejected because of another client's operation, and none is
-attached to a deleted subscription.
+A subscription exists while its cursor is stored. A task that creates, deletes or moves a subscription, or attaches a
+consumer, holds the lock of the name. Waiters get the lock in order of arrival and must then look up all objects again.
+An operation that holds the lock completes even if its client disconnects, and the topic waits for it before it closes.
 
 Limits: `maxWaitingSubscriptionRequests` waiters on all topics together, and `subscriptionTurnTimeoutSeconds` per wait.
-Beyond a limit, the error is TooManyRequests, which C++ clients report immediately and Java and Go clients retry. (After
-ServiceNotReady, a C++ client would repeat its first SUBSCRIBE until its operation timeout.)
-
-An operation that holds the lock completes even if its client disconnects, and the topic waits for it before the topic
-closes. So no cursor exists without a subscription, and no two subscriptions have the same name.
+Beyond a limit, the error is TooManyRequests, which C++ clients report immediately and Java and Go clients retry.
 """
 
 from __future__ import annotations
@@ -43,8 +38,8 @@ BEING_CHANGED = "being changed"
 
 
 class SubscriptionRegistry:
-    """Subscriptions by name. The caller must hold the subscription's lock for all methods except `lock`, `drop` and
-    `ended`.
+    """Subscriptions by name. The caller must hold the subscription's lock for all methods except `lock`, `drop`,
+    `ended` and `create_if_missing`.
     """
 
     def __init__(
@@ -66,10 +61,9 @@ class SubscriptionRegistry:
 
     @asynccontextmanager
     async def lock(self, name: str, purpose: str) -> AsyncIterator[None]:
-        """Hold the lock of the subscription name for the duration of this context. The subscription need not exist.
+        """Hold the lock of the subscription name within this context. The subscription need not exist.
 
-        Objects that were looked up before may be outdated afterwards. `purpose` appears in the errors of waiters.
-        Raises TopicFenced and TooManyRequests without side effects.
+        `purpose` appears in the errors of waiters. Raises TopicFenced and TooManyRequests.
         """
         self._topic.require_open()
         async with self._locks.held(name, purpose):
@@ -87,15 +81,17 @@ class SubscriptionRegistry:
         except WaitRefused as refusal:
             raise TooManyRequests(f"the request cannot wait for subscription {name}: {refusal}") from None
         except WaitTimedOut:
-            reason = f"it is {self._locks.purpose(name) or 'in use'}, {self._locks.waiting(name)} more wait"
+            reason = (
+                f"{self._locks.purpose(name) or 'in use'} by another request, {self._locks.waiting(name)} more wait"
+            )
             logs.warning("subscription.lock_timeout", topic=self._topic.name, subscription=name, reason=reason)
             raise TooManyRequests(
-                f"the request waited too long for another request for subscription {name}: {reason} "
-                "(subscriptionTurnTimeoutSeconds); try again"
+                f"the request waited too long for subscription {name}, which is {reason} "
+                "(subscriptionTurnTimeoutSeconds): try again"
             ) from None
 
     async def ended(self) -> None:
-        """Wait until all locks are released. The topic must be fenced, so that no new waiters arrive."""
+        """Wait until all locks are released. The topic must be fenced."""
         assert self._topic.is_fenced
         await self._locks.all_free()
 
@@ -142,7 +138,9 @@ class SubscriptionRegistry:
             self.being_made -= 1
 
     async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
-        """Acquire the lock, then create a durable subscription. Return None if the name exists. See `create`."""
+        """Create a durable subscription that starts at `first`, or at the next existing entry, under its lock. Return
+        None if the name exists.
+        """
         async with self.lock(name, BEING_MADE):
             return None if name in self.subscriptions else await self.create(name, first, properties)
 
@@ -215,7 +213,7 @@ class SubscriptionRegistry:
         logs.info("subscription.deleted", topic=topic.name, subscription=name)
 
     def drop(self, subscription: Subscription) -> None:
-        """Remove a non-durable subscription that has no readers. Never waits, so it requires no lock."""
+        """Remove a non-durable subscription that has no readers. Requires no lock."""
         if not subscription.is_closed:
             subscription.is_closed = True
             self._forget(subscription)

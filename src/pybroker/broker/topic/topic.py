@@ -1,6 +1,6 @@
 """One loaded persistent topic: its managed ledger, its subscriptions, and the messages of its producers.
 
-Invariants: an entry is dispatched only after it is durable. Receipts are sent in the order of the appends.
+An entry is dispatched only after it is durable. Receipts are sent in the order of the appends.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         start_unload: Callable[[TopicBase, str], None],
         buffer: TransactionBuffer | None = None,
     ) -> None:
-        """`buffer`: transaction buffer that was recovered on load; None if the topic never had transactions."""
+        """`buffer`: transaction buffer that was recovered on load; None if the topic never had transactions.
+        `start_unload` closes the topic in the background and logs the given reason.
+        """
         tasks, epoch = TaskOwner(f"topic {name}"), stored_epoch(ledger.properties)
         super().__init__(broker_context, name, own_policies, tasks, epoch, start_unload)
         self.ledger = ledger
@@ -131,7 +133,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
 
     def policies_changed(self) -> None:
-        """Apply changed policies. Message expiry and quotas read the policies at each check."""
+        """Apply changed policies to retention, deduplication, delayed delivery, and the limits of the topic and its
+        subscriptions.
+        """
         limits = backlog_rules.retention_limits(self.policies.retention)
         if limits != self.ledger.retention:
             self.ledger.retention = limits
@@ -177,8 +181,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     def _require_space(self, producer: Producer) -> None:
         """Reject a producer while the disk is full. The client then fails all its unsent messages immediately.
 
-        A producer that reconnects after a rejected message is rejected only once, because each rejection doubles the
-        client's reconnect backoff and so delays its recovery.
+        A producer is rejected only once, because each rejection doubles the client's reconnect backoff.
         """
         refusal = self.broker_context.ledgers.store.refusal()
         if refusal is None:
@@ -188,7 +191,6 @@ class Topic(TopicBase, ManagedLedgerListener):
             raise ProducerBlockedQuotaExceededException(refusal)
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
-        """Start to store the messages. Their receipts follow when they are durable."""
         if run.txn is not None:
             if not self.transactions.is_ready:
                 self.transactions.wait(producer, run)
@@ -307,7 +309,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         )
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
-        """Make publishers wait in `queue` on behalf of `part` of the topic; None releases them."""
+        """Make publishers wait in `queue` on behalf of `part` of the topic, such as deduplication; None releases them."""
         if queue is None:
             self._holds.pop(part, None)
         else:
@@ -394,10 +396,9 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     async def last_message(self) -> tuple[Position, int]:
         """Return the position of the last readable entry, and the index of its last message if the entry is a batch,
-        else -1.
+        else -1. Without a readable entry, return position (-1, -1) and index -1.
 
-        Without a readable entry, return position (-1, -1) and index -1. Damaged entries are skipped, because a reader
-        would wait forever for their messages. Raises StoreError.
+        Damaged entries are skipped, because a reader would wait forever for their messages. Raises StoreError.
         """
         ledger = self.ledger
         last = ledger.read_limit.last_visible(ledger.ledgers)
@@ -434,9 +435,8 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.fenced()
 
     def fenced(self, error: LedgerFenced) -> None:
-        """Close the topic, because another process has taken over its managed ledger.
-
-        Messages that were already received are still stored, and their receipts sent.
+        """Close the topic, because another process has taken over its managed ledger. Messages that were already
+        received are still stored.
         """
         if not self.is_fenced:
             self.is_silent = True
@@ -464,9 +464,7 @@ class Topic(TopicBase, ManagedLedgerListener):
                 self.transactions.closed()
 
     async def delete(self) -> None:
-        """Fence the topic and delete all stored data. After a StoreError, the topic is closed, and its remaining data
-        can be loaded again.
-        """
+        """Fence the topic and delete all stored data. After a StoreError, the topic is closed, and can be loaded again."""
         self.fence()
         await self.tasks.close()
         await self.registry.ended()

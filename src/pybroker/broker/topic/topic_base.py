@@ -53,7 +53,7 @@ class TopicBase(ABC):
         start_unload: Callable[[TopicBase, str], None],
     ) -> None:
         """`start_unload` closes the topic in the background and logs the given reason. `tasks` are cancelled and
-        awaited before the topic's storage is closed.
+        awaited before the topic's storage is closed. `epoch`: stored topic epoch of exclusive producers.
         """
         self.shared = TopicContext(broker_context, name, own_policies, tasks, lambda reason: start_unload(self, reason))
         self.broker_context = broker_context
@@ -158,10 +158,10 @@ class TopicBase(ABC):
             await producer.drained()
 
     async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
-        """Await `ending`, then close all producers, also if `ending` fails.
+        """Await `ending`, which ends this topic, then close all producers, also if `ending` fails.
 
         Messages that arrive meanwhile are dropped without a response. Earlier messages receive their receipts before
-        the producers are closed: otherwise clients would resend them, and they would be stored twice.
+        the producers are closed; otherwise clients would resend them.
         """
         self.is_silent = True
         try:
@@ -177,7 +177,9 @@ class TopicBase(ABC):
         return -1
 
     def publish(self, producer: Producer, run: SendRun) -> None:
-        """Accept messages of a producer. The producer's peer receives receipts or errors, during this call or later."""
+        """Accept the messages `run` of a producer. Its connection receives receipts or errors, during this call or
+        later.
+        """
         if producer.is_closed and producer.refusal is not None:
             # The producer was fenced while this run waited. A dropped run would never get a response, because the client does not
             # know of the fencing.

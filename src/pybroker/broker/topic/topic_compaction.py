@@ -1,10 +1,8 @@
 """Compaction of one topic: start, result of the last run, and deletion of the compacted view.
 
 The durable subscription `__compaction` marks the position up to which the topic is compacted, so that later entries are
-not trimmed. It has no consumers. The first compaction creates it; deleting it deletes the view.
-
-Invariants: at most one compaction of a topic runs at a time. It ends, and an incomplete result is deleted, before the
-topic's ledger is closed.
+not trimmed. The first compaction creates it; deleting it deletes the view. At most one compaction of a topic runs at a
+time.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class CompactionCounters:
 
 
 class TopicCompaction:
-    """Compaction state and operations of one topic."""
+    """Compaction of one topic."""
 
     def __init__(self, topic: TopicContext, ledger: ManagedLedger, registry: SubscriptionRegistry) -> None:
         self._topic = topic
@@ -84,9 +82,7 @@ class TopicCompaction:
         return self.status is CompactionStatus.ERROR
 
     def start(self) -> bool:
-        """Start a compaction up to the current last entry, in the background. Return False if one is already
-        running.
-        """
+        """Start a compaction up to the current last entry, in the background. Return False if one is running."""
         if self.status is CompactionStatus.RUNNING:
             return False
         self.status = CompactionStatus.RUNNING
@@ -135,9 +131,6 @@ class TopicCompaction:
             await subscription.cursor.expire_to(end)
 
     def _count(self, progress: Progress, took_ms: int, error: str, *, is_fault: bool) -> None:
-        """Record the result. `is_fault` is False if the compaction ended early because the topic is being closed or the
-        view was deleted.
-        """
         counters, now_ms = self.counters, self._topic.runtime.clock.wall_ms()
         counters.removed_messages += progress.removed_messages
         counters.read_bytes += progress.read_bytes
@@ -170,7 +163,7 @@ class TopicCompaction:
             )
 
     async def start_if_due(self) -> None:
-        """Start a compaction if the uncompacted bytes exceed the policy's threshold. Raises StoreError."""
+        """Start a compaction if the size of the uncompacted entries exceeds the policy's threshold. Raises StoreError."""
         topic = self._topic
         threshold_bytes = topic.policies.compaction_threshold
         is_always_compacted = topic.name.local_name == CHANGE_EVENTS
@@ -187,17 +180,15 @@ class TopicCompaction:
 
     @asynccontextmanager
     async def dropped(self) -> AsyncIterator[None]:
-        """Delete the compacted view, and prevent compactions for the duration of this context. Raises StoreError."""
+        """Delete the compacted view, and prevent compactions within this context. Raises StoreError."""
         self._ledger.interrupt_compaction()
         async with self._alone:  # Compactions that begin from now on wait for this lock.
             await self.drop()
             yield
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """Return the last message for consumers with `readCompacted`. None if that message is not in the view but in
-        the topic after the compaction horizon.
-
-        Raises StoreError.
+        """Return the last message for consumers with `readCompacted`: its position, and its index in a batch or -1.
+        None if the message is in the topic after the compaction horizon. Raises StoreError.
         """
         ledger = self._ledger
         while (view := ledger.compacted) is not None:
@@ -216,10 +207,6 @@ class TopicCompaction:
         return None
 
     async def _last_index(self, view_ledger_id: int, entry: bytes) -> int:
-        """Return the index of the last remaining message if the view's last entry is a batch, else -1.
-
-        Cached per view, because clients request it often, and a large batch must be decompressed.
-        """
         async with self._looking:
             if self._last_index_of[0] != view_ledger_id:
                 if opening_cost(entry) >= THREAD_COST_BYTES:

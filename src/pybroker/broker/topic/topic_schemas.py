@@ -1,8 +1,8 @@
-"""Check of a client's schema against the schemas of a topic: the schema is registered, already known, or incompatible.
+"""Check of a client's schema against the schemas of a topic: it is registered, already known, or incompatible.
 
-A producer's schema is registered, unless clients may not create schema versions; then it must already be known. A
-consumer's schema is registered if it is the first schema of an unused topic; otherwise it must be able to read the
-existing messages. A client without a schema is accepted, except for a producer if the policies enforce schemas.
+A producer's schema is registered, unless clients may not create schema versions; then it must be known. A consumer's
+schema is registered if it is the first schema of an unused topic; otherwise it must be able to read the existing
+messages. A client without a schema is accepted, except for a producer if the policies enforce schemas.
 """
 
 from __future__ import annotations
@@ -56,14 +56,13 @@ async def _register(topic: TopicBase, schema: SchemaData) -> int:
     version = await schemas.version_of(topic.name, schema)
     if version is None:
         raise Incompatible(
-            f"this {schema.type.name} schema cannot be used: topic {topic.name} has no version with it, and "
-            "clients may not add versions (isAllowAutoUpdateSchema)"
+            f"the {schema.type.name} schema of the producer is not registered on topic {topic.name}, and clients may not "
+            "register schemas (isAllowAutoUpdateSchema=false): register the schema with the REST API"
         )
     return version
 
 
 def _is_used(topic: TopicBase) -> bool:
-    """Return whether the topic has clients or messages, which may be incompatible with a first schema."""
     return (
         bool(topic.producers)
         or _has_messages(topic)

@@ -1,10 +1,8 @@
 """Admission of transactional messages and acknowledgements on a topic or subscription.
 
 The transaction must be open and belong to the client's role, and its coordinator must have registered the topic or
-subscription. Otherwise the transaction would never end here: its messages would block readers or never be delivered.
-The registration also lets the coordinators limit open transactions (`maxOpenTransactionsSizeInMB`).
-
-While a coordinator reads its log, or if another broker runs it, everything is admitted, as in Pulsar.
+subscription. Otherwise the transaction would never end here. While a coordinator reads its log, or if another broker
+runs it, everything is admitted, as in Pulsar.
 """
 
 from __future__ import annotations

@@ -1,18 +1,12 @@
 """Transactions of one topic: their messages, their ends, and their durable state.
 
-The durable state is the cursor `pulsar.transactions`, which is created before the first transactional message, and a
-snapshot of the transaction buffer (`transaction_buffer.py`) up to the cursor's mark-delete position. When the topic is
-loaded, later entries are read again (`transaction_recovery.py`), so the cursor protects them from trimming. A snapshot
-is stored after a number of ended transactions, after some time, when the ledger changes, and when the topic is closed.
-The snapshot is durable before the mark-delete position moves.
+The durable state is the cursor `pulsar.transactions` and a snapshot of the transaction buffer (`transaction_buffer.py`)
+up to its mark-delete position. When the topic is loaded, later entries are read again (`transaction_recovery.py`), so
+the cursor protects them from trimming. A snapshot is stored after a number of ended transactions, after some time, when
+the ledger changes, and when the topic is closed; it is durable before the mark-delete position moves.
 
-Operation: a transaction ends when a marker after its messages is durable. There are two cases without a marker: a
-terminated topic accepts none, and a transaction without messages on this topic needs none. Then the snapshot records
-the end, so that late messages are rejected, also after a restart.
-
-Invariants: the managed ledger has the same max read position and aborted entries as the buffer. No transactional
-message is stored before the cursor exists. Each request that waits for the end of a transaction completes, or fails
-when the topic closes.
+A transaction ends when a marker after its messages is durable. A terminated topic accepts no marker, and a transaction
+without messages on this topic needs none; then the snapshot records the end.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ SNAPSHOT_ENTRIES = 100_000
 
 
 class TransactionTopic(Protocol):
-    """Interface to the topic that owns the transactions."""
+    """The topic that owns the transactions."""
 
     def publish(self, producer: Producer, run: SendRun) -> None: ...
 
@@ -62,7 +56,7 @@ class TransactionTopic(Protocol):
 
 
 class TopicTransactions(CursorOwner):
-    """Transactions of one topic. The cursor store calls it to include the snapshot."""
+    """Transactions of one topic. The cursor store includes their snapshot in its checkpoints."""
 
     def __init__(
         self,
@@ -99,8 +93,8 @@ class TopicTransactions(CursorOwner):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split transactional messages into admitted and rejected messages. Add the transaction id to metadata that
-        lack it.
+        """Split transactional messages into admitted and rejected messages. Add the transaction id to metadata without
+        it.
         """
         assert run.txn is not None
         assert self.buffer is not None
@@ -129,8 +123,8 @@ class TopicTransactions(CursorOwner):
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
         """Split messages that were sent without a transaction into admitted and rejected messages.
 
-        A message whose metadata contain a transaction id is rejected: after a reload, messages are classified by their
-        metadata, so the message would be blocked. Markers are rejected because only the broker may publish them.
+        Rejected are messages whose metadata contain a transaction id, because they would be blocked after a reload; and
+        markers, which only the broker may publish.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -229,12 +223,11 @@ class TopicTransactions(CursorOwner):
 
     @property
     def pending_end(self) -> PendingEnd | None:
-        """A transaction that was open when the topic was loaded and may already be committed, or None."""
         return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
 
     async def ends_known(self, timeout_s: float | None = None) -> None:
-        """Wait until all transactions that were committed before the topic was loaded have ended here, so that readers
-        see their messages.
+        """Wait until all transactions that were committed before the topic was loaded have ended on this topic, so that
+        readers see their messages.
 
         Raises ServiceNotReady after `timeout_s` (default: `transactionBufferEndsWaitTimeInMillis`), and when the topic
         is closed.
@@ -264,8 +257,8 @@ class TopicTransactions(CursorOwner):
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         """Commit or abort the transaction. Durable on return. An unknown transaction is not an error.
 
-        `low_water_mark`: all transactions of this coordinator up to this id have ended, so transactions among them that
-        are still open here are aborted. Raises BrokerError: nothing is lost, and the caller must retry.
+        `low_water_mark`: all transactions of this coordinator up to this id have ended, so those that are still open
+        here are aborted. Raises BrokerError: the caller must retry.
         """
         if not self._is_closed and self.buffer is None:
             await self._begin_once().wait()
@@ -274,7 +267,8 @@ class TopicTransactions(CursorOwner):
         buffer = self.buffer
         if buffer is None:
             raise PersistenceError(
-                f"the end of transaction {txn} cannot be stored, because the cursor of the topic is missing: try again"
+                f"the end of transaction {txn} on topic {self._topic.name} cannot be stored, because the cursor of the "
+                "topic is missing: try again"
             )
         await self._end(buffer, txn, action)
         for late in buffer.raise_low_water_mark(txn.most, low_water_mark):
@@ -371,9 +365,7 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     async def store(self) -> None:
-        """Store a snapshot, which allows trimming of the entries that it covers. Raises StoreError; the next snapshot
-        repeats it.
-        """
+        """Store a snapshot, which allows trimming of the entries that it covers. Raises StoreError."""
         async with self._saving:
             buffer, cursor = self.buffer, self._ledger.cursors.get(TRANSACTIONS_CURSOR)
             if buffer is None or cursor is None or not (self._changes or self._entries_since):
@@ -417,9 +409,7 @@ class TopicTransactions(CursorOwner):
             logs.error("transactions.snapshot_failed", topic=self._topic.name, error=str(error))
 
     def closed(self) -> None:
-        """Fail all requests that wait for the end of a transaction, because the ledger is closed or deleted. The
-        coordinators retry.
-        """
+        """Fail all requests that wait for the end of a transaction, because the ledger is closed or deleted."""
         self._is_closed = True
         self._an_end.set()
         if self._begun is not None:
@@ -430,8 +420,6 @@ class TopicTransactions(CursorOwner):
 
 
 class _Ending:
-    """End of one transaction that is being stored."""
-
     __slots__ = ("action", "done", "txn")
 
     def __init__(self, txn: TxnId, action: TxnAction) -> None:
@@ -441,7 +429,7 @@ class _Ending:
 
 
 class _MarkerPeer(Publisher):
-    """Peer that publishes one marker and receives a possible error. `TopicTransactions.stored` handles the success."""
+    """Publishes one marker and receives a possible error. `TopicTransactions.stored` handles the success."""
 
     def __init__(self, failed: Callable[[BrokerError], None]) -> None:
         self._failed = failed

@@ -1,16 +1,10 @@
 """Transaction buffer: the positions of a topic's messages that belong to open or aborted transactions. Pure.
 
-Each open transaction has one bitmap of entries per ledger. Aborted messages and markers share one bitmap per ledger. So
-checking an entry is a bit test, a transaction with a million messages uses as much memory as one with a hundred, and
-the memory for aborted messages is freed together with their ledgers.
+Each open transaction has one bitmap of entries per ledger. Aborted messages and markers share one bitmap per ledger.
 
-Operation: the caller reports messages with `offered` when they are passed to the store, and with `stored` or `failed`
-afterwards; it reports markers with `offered_end`, and with `ended` or `end_failed` afterwards. Stored entries are
-reported in ledger order, also during recovery.
-
-Invariants: open transactions are sorted by their first messages, so the first transaction determines the max read
-position. An entry belongs to one open transaction or is aborted, never both. An ended transaction never opens again
-while its end is remembered.
+The caller reports messages with `offered` when they are passed to the store, and with `stored` or `failed` afterwards;
+it reports markers with `offered_end`, and with `ended` or `end_failed` afterwards. Stored entries are reported in
+ledger order, also during recovery.
 """
 
 from __future__ import annotations
@@ -33,7 +27,7 @@ passes it, a forgotten transaction could open again."""
 
 
 class OpenTransaction:
-    """Entries of one open transaction. Blocks delivery from its first message on."""
+    """Entries of one open transaction, which blocks delivery from its first message on."""
 
     __slots__ = ("entries", "entry_count", "first", "opened_ms", "owner", "row")
 
@@ -58,10 +52,8 @@ class _StoredTransaction(msgspec.Struct, array_like=True):
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
-    """State up to and including the position `up_to`, with bitmaps in the portable Roaring format.
-
-    Transactions are decoded one by one, so that a thread that restores thousands of transactions releases the
-    interpreter lock in between.
+    """State up to and including the position `up_to`, with bitmaps in the portable Roaring format. Transactions are
+    decoded one by one, so that a thread that restores thousands of them releases the interpreter lock.
     """
 
     version: int
@@ -104,13 +96,13 @@ class TransactionBuffer:
 
     @property
     def limit(self) -> Position | None:
-        """Position of the first message of the oldest open transaction. No entry from this position on may be read."""
+        """Position of the first message of the oldest open transaction, or None. No entry from this position on may be
+        read.
+        """
         return next(iter(self.open.values())).first if self.open else None
 
     def is_known(self, txn: TxnId) -> bool:
-        """Return whether the transaction is open here: it has messages that are stored or being stored, and has not
-        ended.
-        """
+        """Return whether the transaction has messages here that are stored or being stored, and has not ended."""
         return txn in self.open or txn in self._in_flight
 
     def has_ended(self, txn: TxnId) -> bool:
@@ -121,7 +113,9 @@ class TransactionBuffer:
         return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
-        """Return the id (`least`) up to which all transactions of this coordinator have ended; 0 if unknown."""
+        """Return the highest id (its low half) up to which all transactions of this coordinator have ended; 0 if
+        unknown.
+        """
         return self._low_water_marks.get(coordinator, 0)
 
     def _is_passed(self, txn: TxnId) -> bool:
@@ -156,7 +150,6 @@ class TransactionBuffer:
         self._in_flight[txn] = self._in_flight.get(txn, 0) + entries
 
     def failed(self, txn: TxnId, entries: int) -> None:
-        """Record that `entries` messages could not be stored."""
         left = self._in_flight[txn] - entries
         assert left >= 0, "more results than messages in flight"
         if left:
@@ -192,7 +185,7 @@ class TransactionBuffer:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def offered_end(self, txn: TxnId) -> None:
-        """Record that the end of the transaction is being stored. From now on, it accepts no messages."""
+        """Record that the end of the transaction is being stored, so that it accepts no more messages."""
         self._ending.add(txn)
 
     def end_failed(self, txn: TxnId) -> None:
@@ -202,7 +195,7 @@ class TransactionBuffer:
             self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
-        """Record the end. `marker` is None if no marker could be stored or none was needed."""
+        """Record the end of the transaction. `marker` is None if no marker was stored."""
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:
@@ -227,11 +220,10 @@ class TransactionBuffer:
                 self._ended.popitem(last=False)
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """Record that all transactions of this coordinator up to `least` have ended. Return the transactions among them
-        that are still open here, oldest first.
+        """Record that all transactions of this coordinator up to the id `least` (low half) have ended. Return those
+        that are still open here, oldest first; the caller aborts them.
 
-        Their messages arrived too late, and the caller aborts them. Each call returns them again until their markers
-        are being stored.
+        Each call returns a transaction again until its marker is being stored.
         """
         before = self.low_water_mark(coordinator)
         if least > before:
@@ -247,9 +239,6 @@ class TransactionBuffer:
         return late
 
     def _late(self, coordinator: int, above: int) -> list[TxnId]:
-        """Return the open transactions with ids above `above` and up to the coordinator's low-water mark, oldest
-        first.
-        """
         mark = self.low_water_mark(coordinator)
         late = passed_by(self.open, coordinator, above, mark)
         late.sort(key=lambda txn: self.open[txn].first)

@@ -1,9 +1,7 @@
 """Recovery of a topic's transactions when the topic is loaded: the last snapshot, then the entries after it.
 
-A topic that never had a transaction has no snapshot, and no entries are read.
-
-A topic whose transactions a Java broker has kept gets its cursor `pulsar.transactions` at its first load, at the position
-after which such messages can be. The entries after it are read again, as after a crash.
+A topic that never had a transaction has no snapshot, and no entries are read. A topic with transactions of Java
+coordinators gets its cursor `pulsar.transactions` at its first load by a pybroker.
 """
 
 from __future__ import annotations
@@ -71,9 +69,8 @@ async def recover(
 
 
 async def adopt(ledgers: ManagedLedgerFactory, ledger: ManagedLedger, start: Position) -> None:
-    """Create the cursor of a topic whose transactions a Java broker has kept. `recover` reads the entries behind `start`.
-
-    Raises StoreError.
+    """Create the cursor `pulsar.transactions` at `start`, for a topic with transactions of Java coordinators. `recover`
+    then reads the entries after `start`. Raises StoreError.
     """
     first = ledger.ledgers.first_position
     mark = min(max(start, Position(first.ledger_id, -1)), ledger.ledgers.last_position)
@@ -128,8 +125,8 @@ def note_stored(buffer: TransactionBuffer, run: EntryRun, index: int) -> None:
 def _behind(ledger: ManagedLedger, first: Position, last_entry_id: int, damage: StoreError) -> Position:
     """Return the position after unreadable entries.
 
-    If these contained the end of a transaction, the transaction stays open here until its coordinator ends it again, or
-    until the low-water mark passes it.
+    If these contained the end of a transaction, it stays open here until its coordinator ends it again, or until the
+    low-water mark passes it.
     """
     last = Position(first.ledger_id, max(last_entry_id, first.entry_id))
     logs.error("transactions.entries_skipped", managed_ledger=ledger.name, first=first, last=last, error=str(damage))

@@ -83,7 +83,7 @@ fi
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The words that may follow after `pybroker PATH` on a command line."""
+    """Words that may follow after `pybroker PATH` on a command line."""
 
     path: str
     commands: list[str] = field(default_factory=list)

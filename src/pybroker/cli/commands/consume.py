@@ -1,5 +1,4 @@
-"""`pybroker consume`: Receive messages of a subscription, or read a topic without one, and write them to standard
-output.
+"""`pybroker consume`: Receive messages of a subscription, or read a topic, and write them to standard output.
 
 With a subscription, a message is acknowledged after it is written. Without one, the broker stores no position.
 """
@@ -125,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if options.queue > MAX_QUEUE:
-        raise WrongUsage(f"--queue must be at most {MAX_QUEUE:,}")
+        raise WrongUsage(f"--queue is too large: the maximum is {MAX_QUEUE:,} messages")
     if options.subscription is None:
         if len(options.topics) > 1:
             raise WrongUsage(
@@ -184,7 +183,7 @@ def _first(given: Start | None) -> MessageId:
 
 
 class Writer:
-    """Writes messages to the output and flushes it, so that the program that reads the output has received them."""
+    """Writes messages to the output and flushes it after each."""
 
     def __init__(self, output: Output, end_of_value: bytes | None) -> None:
         self._output = output
@@ -223,7 +222,9 @@ class Session:
         self._damaged = 0
 
     async def run(self) -> int:
-        """Return the exit code. Raises Interrupted, or the error that ends the consumer."""
+        """Receive and write messages until the end. Return the exit code. Raises Interrupted, or the error that ends
+        the consumer.
+        """
         while self._most is None or self._taken < self._most:
             if self._stops_at_end and not await self._until.wait(self._consumer.has_more()):
                 break

@@ -263,7 +263,7 @@ def _query(options: argparse.Namespace) -> dict[str, object]:
 
 
 class _Pages:
-    """Iterates over the items of all pages. `total`: the total in the first page."""
+    """Iterates over the items of all pages of a list. `total`: the total in the first page."""
 
     def __init__(self, rest: AdminRest, path: str, listing: Listing, query: dict[str, object], limit: int) -> None:
         self.total: int | None = None
@@ -274,7 +274,6 @@ class _Pages:
         self._limit = limit
 
     def counted(self) -> int | None:
-        """Return the total number of items, if the list has one. Requests one item only."""
         total = self._rest.get(self._path, {**self._query, "limit": 1}).get("total")
         return None if total is None else int(total)
 

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def collect(rest: AdminRest, diagnostics: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files by name, and a sentence for each file that could not be collected."""
+    """Return the contents of the archive's files by name, and a sentence for each file that could not be collected."""
     files = {"log.txt": "\n".join(diagnostics.pop("log")).encode() + b"\n"}
     files["process.json"] = _encoded({**diagnostics, "clientVersion": __version__})
     failures: list[str] = []

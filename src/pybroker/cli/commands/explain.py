@@ -94,9 +94,7 @@ def _draw(fetch: Callable[[], Explained], where: SameBroker, output: Output) -> 
 
 
 class Explained(NamedTuple):
-    """The documents that the broker returned: one for a topic, several for a partitioned topic, or the list of stuck
-    topics.
-    """
+    """The JSON responses of the broker: one for a topic, several for a partitioned topic, or the list of stuck topics."""
 
     documents: Sequence[Document]
     is_list_of_topics: bool = False
@@ -130,7 +128,7 @@ def _stuck(rest: AdminRest, limit: int) -> Explained:
 
 
 def text_for(output: Output, where: SameBroker) -> ExplainText:
-    """Return the renderer for the terminal's width, or for 80 columns without a terminal."""
+    """Return the formatter for the terminal's width, or for 80 columns without a terminal."""
     width = output.width or shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
     return ExplainText(width, int(time.time() * 1000), where)
 
@@ -141,7 +139,9 @@ def _write(output: Output, lines: Sequence[Line]) -> None:
 
 
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:
-    """Fetch all pages of the stuck topics as one document. Raises NotThere if the broker does not have this call."""
+    """Return all pages of the broker's stuck topics as one document. Raises NotThere if the broker does not have this
+    call.
+    """
     found: list[Document] = []
     while True:
         page = {"search": search, "offset": len(found), "limit": min(MAX_PAGE, limit - len(found))}
@@ -185,9 +185,9 @@ def _path(name: TopicName, subscription: str | None) -> str:
 
 
 def partitions_of_id(rest: AdminRest, name: TopicName, given: GivenId | None) -> list[TopicName]:
-    """Return the partitions to search: all of them, or the partition in the message id.
+    """Return the partitions in which a message id must be searched: all of them, or the partition in the id.
 
-    Raises WrongUsage for an ambiguous id.
+    Raises WrongUsage for an id that may be in several partitions.
     """
     if given is not None and given.partition >= 0 and name.partition_index < 0:
         return [name.partition(given.partition)]

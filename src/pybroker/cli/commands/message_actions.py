@@ -117,7 +117,7 @@ def _require_entries(ids: Sequence[GivenId]) -> None:
 def _for_each_id(
     options: argparse.Namespace, method: str, path: Callable[[GivenId], str], done: str, body: object = None
 ) -> int:
-    """Send one request per id. Return EXIT_FAILED if the broker refused any."""
+    """Send one request per message id. Return EXIT_FAILED if the broker refused any."""
     output = output_of(options)
     outcomes: list[tuple[str, str | None]] = []
     with AdminRest(broker_of(options)) as rest:
@@ -173,7 +173,6 @@ def run_disconnect(options: argparse.Namespace) -> int:
 
 
 def _disconnected(rest: AdminRest, name: TopicName, options: argparse.Namespace, whom: str) -> str | None:
-    """Disconnect the client. Return the reason of a failure, or None."""
     base = path_of(name) if options.subscription is None else subscription_path(name, options.subscription)
     try:
         rest.change("POST", f"{base}/{whom}/disconnect", query={"consumerId": options.consumer_id})

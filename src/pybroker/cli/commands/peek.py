@@ -58,7 +58,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _require_subscription(rest: AdminRest, name: TopicName, subscription: str) -> None:
-    """Raise NotThere for an unknown subscription, for which the REST call shows the topic's messages from the first one on."""
     if subscription not in rest.get(f"{path_of(name)}/subscriptions"):
         raise NotThere(f"Subscription {subscription} not found for topic {name}", subscription_path(name, subscription))
 

@@ -160,7 +160,7 @@ def run_remove(options: argparse.Namespace) -> int:
 
 
 def loses_messages(policy: str, value: object) -> bool:
-    """Return whether the value can make the broker delete or skip data. A backlog quota does so only with eviction."""
+    """Return whether setting `policy` to `value` can make the broker delete or skip messages."""
     if policy == "backlogQuota":
         return not isinstance(value, dict) or value.get("policy") in {EVICTION, None}
     return policy in LOSING
@@ -174,7 +174,6 @@ def _change(options: argparse.Namespace, method: str, body: object) -> None:
 
 @contextmanager
 def _similar_policy(policy: str) -> Iterator[None]:
-    """Add the most similar policy name to the broker's error for an unknown policy."""
     try:
         yield
     except NotThere as error:

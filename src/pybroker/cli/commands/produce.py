@@ -149,7 +149,6 @@ def _check(options: argparse.Namespace) -> None:
 async def _send_all(
     producer: MessageProducer, receipts: Receipts, options: argparse.Namespace, until: UntilSignal
 ) -> None:
-    """Publish all input. Stops early if the broker refused a message."""
     template = _template(options)
     try:
         for value in _given_values(options):
@@ -232,7 +231,7 @@ class LineCutter:
         return b"".join(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that end in `data`. Raises CommandFailed for a line above MAX_LINE_BYTES."""
+        """Return the lines that are complete with `data`. Raises CommandFailed for a line above MAX_LINE_BYTES."""
         *whole, left = data.split(self._end)
         if whole:
             whole[0] = b"".join([*self._parts, whole[0]])
@@ -247,7 +246,6 @@ class LineCutter:
 
 
 async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterator[bytes]:
-    """Yield lines without their line ends. Input from a terminal or pipe is awaited."""
     end = b"\0" if options.null else b"\n"
     path = options.lines
     try:
@@ -269,7 +267,6 @@ async def _lines(options: argparse.Namespace, until: UntilSignal) -> AsyncIterat
 
 
 async def _data(descriptor: int, until: UntilSignal) -> AsyncIterator[bytes]:
-    """Yield chunks of the input without blocking the event loop."""
     while True:
         await until.wait(_readable(descriptor))
         data = os.read(descriptor, _READ_BYTES)
@@ -281,8 +278,7 @@ async def _data(descriptor: int, until: UntilSignal) -> AsyncIterator[bytes]:
 async def _readable(descriptor: int) -> None:
     """Wait until a read from `descriptor` does not block. Files are always readable.
 
-    The callback is registered anew for each wait. A permanent callback could fire after its data was read, and the next
-    read would block.
+    The callback is registered for each wait, because a permanent one could fire after its data was read.
     """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -297,10 +293,7 @@ async def _readable(descriptor: int) -> None:
 
 
 class Receipts:
-    """The results of published messages, in publish order.
-
-    At most as many as the producer's limit of unanswered messages.
-    """
+    """Results of published messages, in publish order, up to the producer's limit of unanswered messages."""
 
     def __init__(self, output: Output) -> None:
         self.failure: BaseException | None = None

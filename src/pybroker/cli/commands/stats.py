@@ -79,7 +79,9 @@ class RatesBetween:
     _before: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def look(self, stats: Mapping[TopicName, dict[str, Any]], now_s: float) -> None:
-        """Replace the rates in `stats`, except in the first sample and after a restart of the counters."""
+        """Replace the broker's averages in `stats` by the rates since the previous call, except in the first call and
+        after a restart of the counters. `now_s` is monotonic.
+        """
         took_s, self._at_s = now_s - self._at_s, now_s
         past, self._before = self._before, {}  # drops deleted topics
         for name, document in stats.items():

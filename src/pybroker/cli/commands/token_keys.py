@@ -1,7 +1,4 @@
-"""Keys and tokens in the formats of `pulsar tokens`: secrets as bytes, key pairs as DER, tokens as compact JWS.
-
-Tokens are signed with the library by which brokers verify them (PyJWT).
-"""
+"""Keys and tokens in the formats of `pulsar tokens`: secrets as bytes, key pairs as DER, tokens as compact JWS."""
 
 from __future__ import annotations
 
@@ -33,13 +30,13 @@ class KeyRefused(ValueError):
 
 
 def new_secret(algorithm: str, *, is_base64: bool) -> bytes:
-    """Return a random secret of the algorithm's hash size."""
+    """Return a random secret key with the size of the algorithm's hash."""
     secret = secrets.token_bytes(dict(HMAC_ALGORITHMS)[algorithm])
     return base64.b64encode(secret) if is_base64 else secret
 
 
 def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
-    """Return a private key (PKCS #8) and a public key (SubjectPublicKeyInfo), both in DER."""
+    """Return a private key (PKCS #8) and a public key (SubjectPublicKeyInfo), both as DER."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  (slow: only who asks waits for it)
     from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
 
@@ -108,7 +105,7 @@ def _private(content: bytes, algorithm: str | None) -> tuple[PrivateKey, str]:
 
 
 def parts_of(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the unverified header and claims. The text of a ValueError contains no part of the token."""
+    """Return the unverified header and claims of the token. Raises ValueError, without any part of the token."""
     pieces = token.split(b".")
     if len(pieces) != 3:
         raise ValueError("the token does not consist of three parts separated by dots")

@@ -198,7 +198,7 @@ def _show(options: argparse.Namespace) -> int:
     try:
         header, claims = token_keys.parts_of(_token(options))
     except ValueError as error:
-        raise CommandFailed(f"not a token: {error}") from None
+        raise CommandFailed(f"the input is not a token: {error}") from None
     output = output_of(options)
     if output.is_json:
         output.document({"header": header, "claims": claims})
@@ -210,15 +210,13 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _java_map(claims: Mapping[str, Any]) -> str:
-    """Format claims like `pulsar tokens validate`, in one escaped line."""
     shown = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in claims.items())
     return "{" + ", ".join(f"{name}={json.dumps(value)[1:-1]}" for name, value in shown) + "}"
 
 
 def _location(option: str, text: str) -> bytes:
-    """Return the key at the location in `text`: a file, or `env:NAME`.
-
-    Raises WrongUsage if the command line contains the key itself.
+    """Return the key at the location in `text`: a file, or `env:NAME`. Raises WrongUsage if the command line contains
+    the key itself.
     """
     if text.startswith("env:"):
         value = os.environ.get(text.removeprefix("env:"), "")
@@ -250,14 +248,12 @@ def _read(option: str, text: str) -> bytes:
 
 
 def _as_broker(content: bytes) -> str:
-    """Return these key bytes as a value for the broker's configuration."""
     import base64  # noqa: PLC0415
 
     return "data:;base64," + base64.b64encode(content).decode()
 
 
 def _token(options: argparse.Namespace) -> bytes:
-    """Read the token from the file, standard input, or PULSAR_TOKEN if standard input is a terminal."""
     if options.refused:
         raise WrongUsage(
             "a token on the command line would stay in the history of the shell: use --token-file or standard input"
@@ -276,7 +272,6 @@ def _token(options: argparse.Namespace) -> bytes:
 
 
 def _write(path: Path | None, content: bytes) -> None:
-    """Write to standard output, or to a new file that only its owner can read."""
     if path is None:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)

@@ -84,7 +84,9 @@ def _draw(rest: AdminRest, options: argparse.Namespace, output: Output) -> None:
 
 
 def listed(names: Iterable[str], partitioned: Iterable[str]) -> list[ListedTopic]:
-    """Merge partitions into one line per partitioned topic, also for topics without created partitions."""
+    """Merge partitions into one line per partitioned topic. `partitioned`: names of partitioned topics, also without
+    partitions.
+    """
     counts = {str(TopicName.parse(name)): 0 for name in partitioned}
     plain: list[TopicName] = []
     for topic in {TopicName.parse(name) for name in names}:
@@ -136,7 +138,6 @@ def _document(rest: AdminRest, topic: ListedTopic, *, is_long: bool) -> dict[str
 
 
 def _add_stuck(rest: AdminRest, rows: list[dict[str, Any]], namespace: str | NamespaceName) -> None:
-    """Add the first finding of each stuck topic. Brokers without this call are skipped."""
     try:
         found = stuck_topics(rest, MAX_STUCK, f"{namespace}/")["topics"]
     except NotThere:

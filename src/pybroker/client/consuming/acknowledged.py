@@ -1,7 +1,7 @@
-"""Partly acknowledged batches of a consumer. Brokers only accept acknowledgements of whole entries, unless batch index
-acknowledgement is enabled.
+"""Partly acknowledged batches of a consumer. Pure.
 
-Pure.
+A broker accepts acknowledgements of whole entries only, unless batch index acknowledgement is enabled. So the client
+waits until all messages of a batch are acknowledged.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ _WORD_MASK = (1 << _WORD_BITS) - 1
 
 
 class PartlyAcknowledged:
-    """Partly acknowledged batches of one partition. Invariant: a batch is kept only while some, but not all, of it is
-    acknowledged.
-    """
+    """The batches of one partition of which the caller has acknowledged some messages, but not all."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[tuple[int, int], int] = OrderedDict()  # bits of the unacknowledged messages
@@ -30,7 +28,7 @@ class PartlyAcknowledged:
         return len(self._left)
 
     def is_whole(self, message_id: MessageId) -> bool:
-        """Acknowledge a message. Return whether all messages of its entry are acknowledged now."""
+        """Record the acknowledgement of a message. Return True if all messages of its entry are now acknowledged."""
         if message_id.batch_size <= 1:
             return True
         at = (message_id.ledger_id, message_id.entry_id)
@@ -42,7 +40,9 @@ class PartlyAcknowledged:
         return not left
 
     def up_to(self, message_id: MessageId) -> tuple[int, int]:
-        """Acknowledge a message and all earlier ones. Return the last entry up to which all are acknowledged now."""
+        """Record a cumulative acknowledgement. Return ledger id and entry id of the last entry up to which all messages
+        are acknowledged.
+        """
         at = (message_id.ledger_id, message_id.entry_id)
         for each in [each for each in self._left if each < at]:
             del self._left[each]
@@ -60,10 +60,10 @@ class PartlyAcknowledged:
 
 
 class EntriesOfParts:
-    """The entries of each chunked message of one partition. The key is the last entry, whose id is the id of the
-    message.
+    """The entries of each chunked message of one partition, by the id of the message, which is the id of its last
+    chunk.
 
-    Invariant: at most `MAX_PARTLY` messages are kept. Of a dropped message only the last entry is acknowledged.
+    At most `MAX_PARTLY` messages are kept. Of other messages, only the last chunk is acknowledged.
     """
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ class EntriesOfParts:
 
 
 def ack_set(message_id: MessageId, *, is_cumulative: bool) -> list[int]:
-    """Return the ack set of a batch in which only this message, or with `is_cumulative` this and all earlier ones, are
-    acknowledged. Its words are signed, as in the protocol.
+    """Return the ack set that acknowledges this message of a batch, or with `is_cumulative` this and all earlier
+    messages. The words are signed 64-bit numbers, as in the protocol.
     """
     bits = (1 << message_id.batch_size) - 1
     bits &= ~((2 << message_id.batch_index) - 1) if is_cumulative else ~(1 << message_id.batch_index)

@@ -2,8 +2,7 @@
 
 A consumer is attached to one topic or partition over one connection. When the connection ends, the consumer raises
 ConnectionLost, and its owner opens another consumer at the last position. A window in bytes limits the buffered
-entries: permits are given for about one window, and the client stops reading from the socket when more than two windows
-are buffered.
+entries: the consumer sends permits for about one window, and stops reading from the socket above two windows.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Subscribing:
 
 @dataclass(frozen=True)
 class Ends:
-    """The end of a topic and the position of a subscription, at one moment."""
+    """The end of a topic and the mark-delete position of a subscription, at one moment."""
 
     last: Position | None
     """The position of the last entry; None if the topic has no entry."""
@@ -81,8 +80,8 @@ class Consumer(ConnectionUser):
     # --- reading
 
     async def receive(self, timeout_s: float) -> list[ReceivedEntry]:
-        """Return all buffered entries, or wait for the next. Raises RequestTimedOut, or ConnectionLost after the last
-        entry.
+        """Return all buffered entries, or wait for the next entry. Raises RequestTimedOut, or ConnectionLost after the
+        last buffered entry.
         """
         while not self._received:
             if self._failure is not None:
@@ -102,7 +101,7 @@ class Consumer(ConnectionUser):
         return entries
 
     async def receive_one(self, timeout_s: float) -> ReceivedEntry:
-        """Request one entry with one permit, to inspect it."""
+        """Request a single entry with one permit, and return it."""
         self._flow(1)
         while not self._received:
             if self._failure is not None:
@@ -117,7 +116,7 @@ class Consumer(ConnectionUser):
                 await self._arrived.wait()
         except TimeoutError:
             raise RequestTimedOut(
-                f"No entry of {self.topic} arrived within {timeout_s:g} s: the broker is slow or cannot be reached"
+                f"no entry of {self.topic} arrived within {timeout_s:g} s: the broker is slow or cannot be reached"
             ) from None
 
     def _flow(self, permits: int) -> None:
@@ -147,7 +146,9 @@ class Consumer(ConnectionUser):
         await self._connection.request(command)
 
     async def seek(self, position: Position | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Move the cursor to `position` or to the first entry of a publish time. The broker then closes this consumer."""
+        """Move the cursor to `position`, or to the first entry of a publish time. The broker then closes this
+        consumer.
+        """
         command = Command(type=Command.SEEK)
         command.seek.consumer_id = self._consumer_id
         if position is not None:
@@ -179,7 +180,7 @@ class Consumer(ConnectionUser):
             raise
 
     async def close(self) -> None:
-        """Detach. Only a durable subscription remains."""
+        """Close the consumer. A durable subscription remains."""
         self._connection.consumers.pop(self._consumer_id, None)
         self._received.clear()
         if self._is_paused:
@@ -196,7 +197,7 @@ class Consumer(ConnectionUser):
             logs.debug("client.consumer_not_closed", topic=self.topic, reason=error)
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, of which this must be the only consumer."""
+        """Delete the subscription. It must have no other consumer."""
         command = Command(type=Command.UNSUBSCRIBE)
         command.unsubscribe.consumer_id = self._consumer_id
         await self._connection.request(command)

@@ -15,8 +15,8 @@ MAX_PERMITS = 20_000
 class FlowWindow:
     """The permits of one consumer. Pure.
 
-    Invariant: at most `MAX_PERMITS` permits are outstanding. A batch may exceed them, because brokers send whole
-    entries.
+    Invariant: at most `MAX_PERMITS` permits are outstanding. Received messages may exceed them by one batch, because
+    brokers send whole entries.
     """
 
     def __init__(self, window_bytes: int) -> None:
@@ -40,7 +40,7 @@ class FlowWindow:
         self._target = int(min(max(self._window_bytes / max(self._mean_bytes, 1), 1), MAX_PERMITS, 4 * self._target))
 
     def due(self) -> int:
-        """Return the permits to send now; 0 while more than half of the previous ones are outstanding."""
+        """Return the number of permits to send now; 0 while more than half of the previous permits are outstanding."""
         if self._outstanding * 2 > self._target:
             return 0
         permits = self._target - self._outstanding
@@ -49,7 +49,7 @@ class FlowWindow:
 
 
 def messages_of(entry: bytes) -> int:
-    """Return the number of messages that the broker counts for an entry: 1 if the metadata has no number or is damaged."""
+    """Return the number of permits that an entry uses: its number of messages, or 1 if its metadata is damaged."""
     try:
         return message_count(entry, *metadata_span(entry))
     except ProtocolViolation:

@@ -51,15 +51,14 @@ class MessageConsumer(Receiver, ClientPart):
 
     @property
     def is_active(self) -> bool:
-        """Whether this is the active consumer of a partition (Failover and Exclusive)."""
+        """Whether the broker delivers messages of any partition to this consumer (Failover and Exclusive)."""
         return any(each.is_active for each in self._partitions.values())
 
     # --- receiving
 
     async def receive(self, timeout_s: float | None = None) -> Message:
-        """Return the next message. Raises RequestTimedOut, EndOfTopic, or the error that ended the consumer.
-
-        An entry that cannot be decoded raises DamagedPayload once, and stays unacknowledged.
+        """Return the next message. Raises RequestTimedOut, EndOfTopic, or the error that ended the consumer. An entry
+        that cannot be decoded raises DamagedPayload once, and stays unacknowledged.
         """
         if not self._queue:
             try:
@@ -78,12 +77,14 @@ class MessageConsumer(Receiver, ClientPart):
     async def _arrival(self) -> None:
         while not self._queue:
             if self._is_closed:
-                raise ClientError(f"the consumer of {self.subscription} is closed")
+                raise ClientError(f"the consumer of subscription {self.subscription} is closed: create a new consumer")
             failure = next((each.failure for each in self._partitions.values() if each.failure is not None), None)
             if failure is not None:
                 raise failure
             if all(each.is_at_end for each in self._partitions.values()):
-                raise EndOfTopic(f"{self.subscription} has no more messages, because the topic is terminated")
+                raise EndOfTopic(
+                    f"subscription {self.subscription} has no more messages, because the topic is terminated"
+                )
             self._changed.clear()
             await self._changed.wait()
 
@@ -110,10 +111,10 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack(
         self, *messages: Message, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its
-        refusal.
+        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response and raise its
+        error.
 
-        TransactionConflict: a message is already acknowledged, or another transaction has acknowledged it.
+        Raises TransactionConflict if a message is already acknowledged, or another transaction has acknowledged it.
         """
         by_partition: dict[PartitionConsumer, list[MessageId]] = {}
         for message in messages:
@@ -125,7 +126,7 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack_cumulative(
         self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """Acknowledge a message and all earlier ones in its partition. Not allowed on Shared and Key_Shared."""
+        """Acknowledge a message and all earlier messages of its partition. Not possible on Shared and Key_Shared."""
         partition = self._partition_of(message)
         work = partition.acknowledge(
             [message.id], is_cumulative=True, wants_receipt=wants_receipt, transaction=transaction
@@ -133,7 +134,7 @@ class MessageConsumer(Receiver, ClientPart):
         await (work if transaction is None else transaction.do(work))
 
     def nack(self, message: Message, delay_s: float | None = None) -> None:
-        """Request redelivery after `delay_s` (default: `nack_delay_s`)."""
+        """Request redelivery of a message after `delay_s` seconds (default: `nack_delay_s`)."""
         delay_s = self._settings.nack_delay_s if delay_s is None else delay_s
         self._partition_of(message).negatively_acknowledge(message.id, delay_s)
 
@@ -176,13 +177,12 @@ class MessageConsumer(Receiver, ClientPart):
     # --- the end
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, and close this consumer. The subscription must have no other consumer."""
         for each in self._partitions.values():
             await each.unsubscribe()
         await self.close()
 
     async def close(self) -> None:
-        """Detach. The broker delivers the unacknowledged messages to other consumers, or again later."""
+        """Close the consumer. The broker delivers its unacknowledged messages to other consumers, or again later."""
         self._client.parts.pop(self, None)
         await self.client_closed()
         for each in self._partitions.values():

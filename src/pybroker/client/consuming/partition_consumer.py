@@ -1,7 +1,7 @@
-"""A consumer of one topic or partition. It reattaches after a lost connection, and delivers messages to its owner.
+"""A consumer of one topic or partition. It reattaches after a lost connection, and passes messages to its owner.
 
 Invariants: messages of an ended connection are dropped, because the broker sends them again; only messages that the
-caller has acknowledged are acknowledged.
+caller has acknowledged are acknowledged at the broker.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Receiving:
 
 
 class Receiver(ABC):
-    """The owner of partition consumers, which call it from the event loop. Methods must not raise."""
+    """The interface of the owner of partition consumers. Calls come from the event loop and must not raise."""
 
     @abstractmethod
     def came(self, consumer: PartitionConsumer, messages: Iterable[Message | DamagedPayload]) -> None:
@@ -127,7 +127,7 @@ class PartitionConsumer(ConnectionUser):
                 raise ConnectionLost(f"the consumer of {self.topic} is closed")
             if consumer_id not in connection.consumers:
                 raise connection.failure or ConnectionLost(
-                    f"the broker closed the new consumer of {self.topic} at once"
+                    f"the broker closed the new consumer of {self.topic} immediately: the broker's log has the reason"
                 )
         except BaseException:
             connection.detach_consumer(consumer_id)  # the broker may have attached it, and it would block others
@@ -241,9 +241,7 @@ class PartitionConsumer(ConnectionUser):
             self._owner.came(self, messages)
 
     def _is_behind(self, message: Message) -> bool:
-        """Whether a reader skips the message: it reattaches at its last entry, and seeks to the first entry of a
-        time.
-        """
+        """Whether the message is in front of the requested start, because the broker begins with a whole entry."""
         if self._settings.start is None:
             return False
         if self._last_taken is not None:
@@ -297,8 +295,8 @@ class PartitionConsumer(ConnectionUser):
         wants_receipt: bool = False,
         transaction: Transaction | None = None,
     ) -> None:
-        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response, and raise its
-        refusal.
+        """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response and raise its
+        error.
 
         Otherwise an acknowledgement may be lost with the connection, and the broker delivers the message again.
         """
@@ -347,7 +345,6 @@ class PartitionConsumer(ConnectionUser):
     # --- redelivery
 
     def negatively_acknowledge(self, message_id: MessageId, delay_s: float) -> None:
-        """Request redelivery of the message's entries after `delay_s`."""
         loop = asyncio.get_running_loop()
         due = loop.time() + delay_s
         at = (message_id.ledger_id, message_id.entry_id)
@@ -382,7 +379,9 @@ class PartitionConsumer(ConnectionUser):
         self._connection.write(frame(command))
 
     def redeliver_all(self) -> None:
-        """Request redelivery of all unacknowledged messages. Messages in flight are dropped."""
+        """Request redelivery of all unacknowledged messages, and drop received messages that the caller has not
+        taken.
+        """
         self._chunked.clear()
         self._nacks.clear()
         if self._is_ordered:
@@ -450,7 +449,7 @@ class PartitionConsumer(ConnectionUser):
         if self.failure is not None:
             raise self.failure
         if self._connection is None:
-            raise ConnectionLost(f"{self.topic}: not connected")
+            raise ConnectionLost(f"the consumer of {self.topic} is not connected to a broker at present: try again")
         return self._connection
 
     # --- the end
@@ -467,7 +466,6 @@ class PartitionConsumer(ConnectionUser):
             self._nack_timer.cancel()
 
     async def close(self) -> None:
-        """Detach. The broker delivers the unacknowledged messages to other consumers, or again later."""
         self.stop()
         connection, self._connection = self._connection, None
         if connection is None or connection.consumers.pop(self._consumer_id, None) is None:

@@ -18,9 +18,8 @@ def subscribe_command(
     is_from_earliest: bool,
     read_compacted: bool,
 ) -> pb.BaseCommand:
-    """Return a SUBSCRIBE command. `start`: ledger id and entry id where a reader begins, inclusive.
-
-    Without `start` the subscription is durable, and begins at the first message or after the last if it is new.
+    """Return a SUBSCRIBE command: for a reader if `start` is set (ledger id and entry id, inclusive), else for a
+    durable subscription. A new durable subscription begins at the first message (`is_from_earliest`) or after the last.
     """
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     request = command.subscribe

@@ -1,4 +1,4 @@
-"""Decodes messages from entries, and joins chunked messages. Pure."""
+"""Decoding of entries into messages, and joining of chunks. Pure."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _Parts:
 
 
 class ChunkedMessages:
-    """Chunks of incomplete messages of one consumer. The number of messages is limited, and the size of each by the
-    total that its first chunk declares.
+    """Chunks of incomplete messages of one consumer. The number of messages is limited, and the size of each message by
+    the total that its first chunk declares.
     """
 
     def __init__(self, max_messages: int = MAX_CHUNKED_MESSAGES) -> None:
@@ -48,12 +48,12 @@ class ChunkedMessages:
         return len(self._parts)
 
     def add(self, metadata: pb.MessageMetadata, at: tuple[int, int], part: bytes) -> _Parts | None:
-        """Add a chunk, and return the message if it is complete. A chunk out of order is ignored, but chunk 0 starts
-        anew.
+        """Add a chunk, and return the message if it is complete. A chunk out of order is ignored. Chunk 0 begins the
+        message again.
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
-            raise DamagedPayload(f"the chunked message has {total_bytes} bytes, which is over the limit")
+            raise DamagedPayload(f"the chunked message has {total_bytes} bytes, but the limit is {MAX_MESSAGE_BYTES}")
         if metadata.chunk_id == 0:
             self._parts[uuid] = _Parts(at, bytearray())
             while len(self._parts) > self._max_messages:
@@ -70,13 +70,13 @@ class ChunkedMessages:
         return self._parts.pop(uuid)
 
     def clear(self) -> None:
-        """Drop all chunks: the broker sends the incomplete messages again from their first chunk."""
+        """Drop all chunks, after which the broker sends the incomplete messages again from their first chunk."""
         self._parts.clear()
 
 
 @dataclass(slots=True)
 class Unpacked:
-    """The unacknowledged messages of an entry. `permits`: the messages that the broker counts for it."""
+    """The unacknowledged messages of an entry, and the number of permits that the entry has used."""
 
     messages: list[Message]
     permits: int
@@ -153,7 +153,6 @@ def _message(
     redelivery_count: int,
     schema_version: bytes,
 ) -> Message:
-    """Create a message. `said`: its metadata, or its SingleMessageMetadata in a batch."""
     key = said.partition_key if said.HasField("partition_key") else None
     properties = said.properties
     return Message(
@@ -212,6 +211,5 @@ def unpack_batch(
 
 
 def _is_left(ack_set: tuple[int, ...], index: int) -> bool:
-    """Whether the message is unacknowledged, which means that its bit is set."""
     word = index >> 6
     return word < len(ack_set) and bool(ack_set[word] >> (index & 63) & 1)

@@ -1,9 +1,10 @@
-"""A producer of complete entries on one topic or partition. It pipelines sends, and sends again after a lost
-connection.
+"""A producer of complete entries on one topic or partition.
+
+It sends without waiting for receipts, and sends again after a lost connection.
 
 Invariants: entries are stored in the order of `send`; each ends with its receipt or an error. An entry with a lost
-response is sent again, which stores it twice unless the topic deduplicates by producer name and sequence id. An entry
-of a transaction fails instead, and its transaction with it.
+response is sent again, which stores it twice unless the topic deduplicates by producer name and sequence id. In a
+transaction, the entry fails instead, and the transaction with it.
 
 Timeouts: an entry without a response for `send_timeout_s` fails. With `outlives_timeouts` the producer continues and
 ignores late responses, which needs increasing sequence ids. Otherwise the producer fails, too, because some callers
@@ -103,11 +104,7 @@ class ProducerState(Enum):
 
 
 class Producer(ConnectionUser, ClientPart):
-    """A producer of one topic or partition. Created by `open_producer`.
-
-    `send` waits until the queue of pending entries has capacity, and returns a future that resolves to the entry id of the
-    receipt.
-    """
+    """A producer of one topic or partition. Created by `open_producer`."""
 
     def __init__(self, client: Client, topic: TopicName, settings: ProducerSettings) -> None:
         self.topic = topic
@@ -151,10 +148,10 @@ class Producer(ConnectionUser, ClientPart):
         is_chunk: bool = False,
         txn: TxnId | None = None,
     ) -> asyncio.Future[EntryId]:
-        """Send an entry after all earlier ones, once capacity is available. Raises NotSent, or the failure of the
-        producer.
+        """Send an entry after all earlier ones, when the queue of pending entries has capacity. Return a future of the
+        position at which the entry is stored. Raises NotSent, or the error that ended the producer.
 
-        `txn`: the topic is already registered in that transaction, and the entry's metadata contains its id.
+        `txn`: the topic is already registered in this transaction, and the entry's metadata contains its id.
         """
         if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
             raise NotSent(
@@ -179,14 +176,13 @@ class Producer(ConnectionUser, ClientPart):
         return receipt
 
     async def flush(self) -> None:
-        """Wait until all sent entries are answered. Raises the failure of the producer."""
+        """Wait until the broker has answered all sent entries. Raises the error that ended the producer."""
         while len(self._pending) and self._failure is None:
             await self._wait()
         if self._failure is not None:
             raise self._failure
 
     async def close(self) -> None:
-        """Detach. Unanswered entries fail, so call `flush` first."""
         if self._state in (ProducerState.CLOSED, ProducerState.FAILED):
             return
         connection, self._connection = self._connection, None
@@ -271,7 +267,7 @@ class Producer(ConnectionUser, ClientPart):
     # --- attaching
 
     async def attach(self) -> None:
-        """Attach to the topic. A failure closes the producer and is raised."""
+        """Attach to the topic. If the broker refuses, the producer is closed, and the error is raised."""
         busy_until = time.monotonic() + self._settings.busy_patience_s
         try:
             while True:
@@ -310,7 +306,7 @@ class Producer(ConnectionUser, ClientPart):
                 raise self._failure
             if producer_id not in connection.producers:
                 raise connection.failure or ConnectionLost(
-                    f"the broker closed the new producer on {self.topic} at once"
+                    f"the broker closed the new producer on {self.topic} immediately: the broker's log has the reason"
                 )
         except BaseException:
             connection.detach_producer(producer_id)  # the broker may have attached it, and it would hold the name
@@ -329,7 +325,6 @@ class Producer(ConnectionUser, ClientPart):
         self._changed.set()
 
     def _attach_again(self, reason: Exception) -> None:
-        """Reattach in the background. Pending entries are sent again afterwards."""
         if self._state is not ProducerState.READY:
             return
         if not self._settings.resends and len(self._pending):

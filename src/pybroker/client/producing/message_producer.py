@@ -1,7 +1,7 @@
 """A producer of messages on a topic and all its partitions, with batching and chunking.
 
 Invariants: messages of one partition are stored in the order of submission; each ends with its id or an error. A task
-of the producer sends them, so the cancellation of one caller does not affect the messages of others.
+of the producer sends them, so cancelling a caller does not affect the messages of other callers.
 """
 
 from __future__ import annotations
@@ -63,8 +63,6 @@ class Publishing:
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages of one future entry."""
-
     transaction: Transaction | None
     messages: list[OutgoingMessage] = field(default_factory=list)
     receipts: list[asyncio.Future[MessageId]] = field(default_factory=list)
@@ -78,7 +76,7 @@ class _Batch:
 
 
 class PartitionPublisher:
-    """The messages of one partition. Owned by its `MessageProducer`."""
+    """Sends the messages of one partition for a `MessageProducer`."""
 
     def __init__(self, producer: Producer, partition: int, settings: Publishing, tasks: TaskOwner) -> None:
         self.producer = producer
@@ -98,11 +96,11 @@ class PartitionPublisher:
 
     @property
     def is_full(self) -> bool:
-        """Whether no batch is open, so that the next message may go to another partition."""
+        """Whether no batch is open, so that the next message without a key may go to another partition."""
         return not self._open
 
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:
-        """Queue the message once capacity is available."""
+        """Queue a message when capacity is available. Return a future of its id."""
         if message.sequence_id is not None and self._settings.batch_by_key:
             raise NotSent(
                 "the message was not sent: custom sequence ids cannot be used with batching by key, because "
@@ -257,7 +255,6 @@ class PartitionPublisher:
         return found
 
     def _stored(self, batch: _Batch, answers: list[asyncio.Future[EntryId]]) -> None:
-        """Set the receipts of a batch after the response to its last entry. Earlier entries are answered then."""
         first, last = answers[0], answers[-1]
         failure = last.exception() or next((each.exception() for each in answers if each.exception()), None)
         if failure is not None:
@@ -280,7 +277,7 @@ class PartitionPublisher:
                 receipt.set_exception(failure)
 
     def fail_all(self) -> None:
-        """Refuse new messages, and let all unsent messages fail."""
+        """Reject new messages, and let all unsent messages fail."""
         self._is_closed = True
         self.close_batches()
         while self._ready:
@@ -318,7 +315,9 @@ class MessageProducer(ClientPart):
 
     @property
     def last_sequence_id(self) -> int:
-        """The last sequence id of this producer name, as the topic reported it; the highest of all partitions."""
+        """The highest sequence id that the partitions have stored for this producer name, as reported when it
+        attached.
+        """
         return max(each.producer.last_sequence_id for each in self._partitions)
 
     async def send(
@@ -333,7 +332,7 @@ class MessageProducer(ClientPart):
         sequence_id: int | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send a message, and wait until it is stored. If it is not stored, raise the reason."""
+        """Send a message, and return its id when it is stored. Raises the reason if the message is not stored."""
         message = OutgoingMessage(
             value,
             key,
@@ -348,8 +347,8 @@ class MessageProducer(ClientPart):
     async def submit(
         self, message: OutgoingMessage, transaction: Transaction | None = None
     ) -> asyncio.Future[MessageId]:
-        """Queue a message after all earlier ones of its partition, once capacity is available. Return a future of its
-        id.
+        """Queue a message after all earlier messages of its partition, when capacity is available. Return a future of
+        its id.
         """
         if len(self._partitions) == 1:
             return await self._partitions[0].submit(message, transaction)
@@ -362,7 +361,9 @@ class MessageProducer(ClientPart):
         return await self._partitions[self._turn].submit(message, transaction)
 
     async def flush(self) -> None:
-        """Wait until all submitted messages are answered. Only the future of a message reports its failure."""
+        """Wait until the broker has answered all submitted messages. Only the future of a message reports its
+        failure.
+        """
         for each in self._partitions:
             await each.flush()
 

@@ -1,4 +1,4 @@
-"""Encodes messages as entries: one message, a batch, or the chunks of a message that exceeds the maximum message size.
+"""Encoding of messages as entries: one message, a batch, or chunks of a message above the maximum message size.
 Pure.
 """
 

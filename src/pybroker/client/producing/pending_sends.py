@@ -1,5 +1,6 @@
-"""Unanswered entries of one producer, which are sent again after a reconnection. Pure. Receipts arrive in the order of
-the entries.
+"""Entries of one producer without a response, which are sent again after a reconnection. Pure.
+
+Receipts arrive in the order of the entries.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pybroker.model.txn_id import TxnId
 
 @dataclass(slots=True, eq=False)
 class PendingSend:
-    """An unanswered entry. `token` is the owner's object, returned with the response."""
+    """An entry without a response. `token` is an object of the owner, which gets it back with the response."""
 
     sequence_id: int
     highest_sequence_id: int
@@ -57,9 +58,8 @@ class PendingSends:
         return self._entries[0] if self._entries else None
 
     def receipted(self, sequence_id: int) -> PendingSend | None:
-        """Remove and return the entry of this receipt; None if it was already answered over another connection.
-
-        Raises ValueError if the entry is not the next one, so that a receipt is missing.
+        """Remove and return the entry of a receipt; None if it was already answered over another connection. Raises
+        ValueError if the receipt of an earlier entry is missing.
         """
         entry = self.oldest
         if entry is None or sequence_id < entry.sequence_id:
@@ -76,7 +76,7 @@ class PendingSends:
         return next((each for each in self._entries if each.sequence_id == sequence_id), None)
 
     def give_up(self, entry: PendingSend) -> None:
-        """Remove an entry that the broker refused. The refusal may arrive earlier than the receipts of earlier entries."""
+        """Remove an entry that the broker rejected. The rejection may arrive before the receipts of earlier entries."""
         self._entries.remove(entry)
         self.size_bytes -= len(entry.data)
 
@@ -88,10 +88,10 @@ class PendingSends:
         return given_up
 
     def give_up_sent_by(self, time_s: float) -> list[PendingSend]:
-        """Remove and return the entries sent by `time_s`, together with the other chunks of their messages.
+        """Remove and return the entries that were sent at `time_s` or earlier, with the other chunks of their messages.
 
-        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for the receipt of
-        another.
+        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for another chunk's
+        receipt.
         """
         given_up: list[PendingSend] = []
         while self._entries:

@@ -1,4 +1,4 @@
-"""The choice of a broker for an unowned bundle, by the rules of Pulsar's Modular load manager.
+"""The leader's choice of a broker for a bundle without owner, by the rules of Pulsar's Modular load manager.
 
 Isolation policies decide which brokers may have the bundle. Each further rule narrows the candidates unless it would
 leave none: brokers with a load report, with few enough topics, with the fewest namespaces of the anti-affinity group,
@@ -7,8 +7,7 @@ random between equal ones; overloaded brokers only if all are.
 
 A decision that no report shows yet counts as load of its broker, so that many bundles that are chosen at the same time
 do not all go to one broker. A decision is *open*, and repeated for each lookup, until the bundle is *acquired*. After
-that it counts as load until the broker's report lists the bundle. A decision ends early when its broker leaves the
-cluster, or after DECISION_MS.
+that it counts as load until the broker's report lists the bundle.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ class BundleAssignment:
 
     def choose(self, bundle: str, placement: Placement, settings: ChoiceSettings, now_ms: float) -> str | None:
         """Return the id of the broker that shall acquire `bundle`; None if no broker may have it. The result stays the
-        same until the bundle is acquired.
+        same until a broker acquires the bundle. `now_ms`: the monotonic clock.
         """
         self._expire(now_ms)
         decided = self._decisions.get(bundle)
@@ -163,26 +162,22 @@ class BundleAssignment:
         return chosen
 
     def decide(self, bundle: str, broker_id: str, now_ms: float) -> None:
-        """Record the decision that a broker shall acquire `bundle`. Also used by shedding."""
+        """Record that a broker shall acquire `bundle`, because of a decision outside of `choose`, such as shedding."""
         self._end(bundle)
         self._decisions[bundle] = _Decision(broker_id, now_ms)
         self._views[broker_id].add(bundle)
 
     def acquired(self, bundle: str) -> None:
-        """Note that a broker has acquired `bundle` (created its ownership document)."""
         if bundle in self._decisions:
             self._decisions[bundle].is_acquired = True
 
     def released(self, bundle: str) -> None:
-        """Note that `bundle` was released (its ownership document was deleted).
-
-        A decision that was made earlier stays.
-        """
+        """Record that the owner has released `bundle`. An earlier decision about its next owner stays."""
         if bundle in self._decisions and self._decisions[bundle].is_acquired:
             self._end(bundle)
 
     def forget(self) -> None:
-        """Forget which bundles are acquired, because changes may have gone unnoticed."""
+        """Forget which bundles are acquired, because changes may have gone unreported."""
         for bundle in list(self._decisions):
             self._end(bundle)
 
@@ -210,7 +205,9 @@ class BundleAssignment:
             self._end(bundle)
 
     def best(self, bundle: str, placement: Placement, settings: ChoiceSettings, *, without: str = "") -> str | None:
-        """Return the broker that the rules prefer now, other than `without`; None if none may have the bundle."""
+        """Return the id of the broker that the rules prefer for `bundle` now, other than the broker `without`; None if
+        no other may have it. Record no decision.
+        """
         namespace = namespace_of(bundle)
         hosts = permitted_hosts(namespace, [each.host for each in self._candidates.values()], placement.isolation)
         permitted = [each for each in self._candidates.values() if each.host in hosts and each.broker_id != without]

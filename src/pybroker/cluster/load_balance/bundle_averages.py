@@ -78,7 +78,9 @@ class BundleAverages:
         self._counted: dict[str, int] = {}  # time of the last counted report, by broker
 
     def add(self, broker_id: str, report: LoadReport, now_ms: float) -> None:
-        """Count the figures of a measurement once. Later reports of it may have more bundles."""
+        """Add the rates in a load report of a broker. Further reports of the same measurement add only bundles that
+        were missing.
+        """
         is_counted = self._counted.get(broker_id) == report.measured_ms
         self._counted[broker_id] = report.measured_ms
         for bundle, figures in report.bundles.items():
@@ -91,20 +93,21 @@ class BundleAverages:
             found.add(figures)
 
     def continue_from(self, bundle: str, stored: BundleAverage, now_ms: float) -> None:
-        """Take averages that an earlier leader stored, unless the present averages have as many samples."""
+        """Use the averages of `bundle` that an earlier leader stored, unless the present ones come from as many
+        reports.
+        """
         found = self._found.get(bundle)
         if found is None or found.long.samples < stored.long.samples:
             self._found[bundle] = stored
             self._seen_ms.setdefault(bundle, now_ms)
 
     def expire(self, reports: Mapping[str, LoadReport], now_ms: float) -> None:
-        """Forget bundles that no registered broker has reported for KEPT_MS, and brokers that have left."""
+        """Forget bundles that no broker in `reports` has reported for KEPT_MS, and brokers that have left the cluster."""
         self._counted = {broker_id: at_ms for broker_id, at_ms in self._counted.items() if broker_id in reports}
         for bundle in [bundle for bundle, seen_ms in self._seen_ms.items() if seen_ms < now_ms - KEPT_MS]:
             self.forget(bundle)
 
     def forget(self, bundle: str) -> None:
-        """The bundle does not exist any more."""
         self._seen_ms.pop(bundle, None)
         self._found.pop(bundle, None)
 
@@ -115,11 +118,11 @@ class BundleAverages:
         return bundle in self._found
 
     def of(self, bundle: str) -> BundleAverage:
-        """Return the averages of `bundle`; Pulsar's assumption for one without a report."""
+        """Return the average rates of `bundle`; for a bundle without a report, the rates that Pulsar assumes."""
         return self._found.get(bundle, UNKNOWN)
 
     def busiest(self, count: int) -> Collection[str]:
-        """Return the `count` bundles with the most traffic on the long average."""
+        """Return the `count` bundles with the most traffic on long-term average."""
         return sorted(self._found, key=lambda bundle: (-self._found[bundle].long.byte_rate, bundle))[:count]
 
     def long_message_rate(self, bundle: str) -> float:
@@ -129,7 +132,6 @@ class BundleAverages:
         return self.of(bundle).short.byte_rate
 
     def sums(self, bundles: Iterable[str]) -> BundleAverage:
-        """Return the sums over the bundles of a broker."""
         total = BundleAverage(RateAverage(SHORT_SAMPLES), RateAverage(LONG_SAMPLES))
         for bundle in bundles:
             found = self.of(bundle)

@@ -1,4 +1,4 @@
-"""Which bundles a leader splits automatically, by the rules of Pulsar's Modular load manager."""
+"""The leader's rule which bundles are split automatically, as in Pulsar's Modular load manager."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ def bundles_to_split(
     bundles_of: Callable[[str], Collection[str]],
     settings: SplitSettings,
 ) -> list[Split]:
-    """Return the bundles to split. `bundles_of` returns the present bundles of a namespace; empty if none may be split.
-
-    A report may still list a bundle that was split meanwhile, so only present bundles count.
+    """Return the bundles that their owners shall split. `bundles_of` returns the present bundles of a namespace; a
+    report may still list others. An empty result protects the namespace from splits.
     """
     splits: list[Split] = []
     added: Counter[str] = Counter()

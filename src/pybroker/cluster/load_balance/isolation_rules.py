@@ -1,4 +1,4 @@
-"""Rules which brokers may have a bundle, by isolation policies and anti-affinity groups as in Pulsar."""
+"""The rules which brokers may have a bundle, by isolation policies and anti-affinity groups as in Pulsar."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pybroker.model.cluster_data import NamespaceIsolationData, matches_any
 
 
 def permitted_hosts(namespace: str, hosts: Iterable[str], policies: Mapping[str, NamespaceIsolationData]) -> set[str]:
-    """Return the hosts whose brokers may have bundles of `namespace`.
+    """Return the hosts whose brokers may have bundles of `namespace`. `hosts` has one item for each broker.
 
-    With a policy for the namespace: its primary hosts, and its secondary hosts while fewer than `min_limit` primary
-    *brokers* exist. (Therefore `hosts` has one item for each broker.) Without a policy: hosts that are primary in no
-    policy.
+    With an isolation policy for the namespace: its primary hosts, and its secondary hosts while fewer than `min_limit`
+    primary *brokers* exist. Without a policy: hosts that are primary in no policy.
     """
     found = list(hosts)
     policy = next((each for each in policies.values() if matches_any(namespace, each.namespaces)), None)
@@ -36,9 +35,9 @@ def _min_limit(policy: NamespaceIsolationData) -> int:
 def spread_by_group(
     broker_ids: Iterable[str], group_counts: Mapping[str, int], domain_of: Mapping[str, str]
 ) -> list[str]:
-    """Return the brokers with the fewest namespaces of an anti-affinity group, within the failure domains with the fewest.
-
-    `group_counts` has the number of such namespaces by broker, `domain_of` the domain of each broker that has one.
+    """Return the brokers on which the namespaces of an anti-affinity group are fewest, within the failure domains in
+    which they are fewest. `group_counts`: the number of these namespaces by broker. `domain_of`: the failure domain by
+    broker.
     """
     found = list(broker_ids)
     of_domains: Counter[str] = Counter()

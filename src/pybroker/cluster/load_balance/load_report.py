@@ -54,7 +54,7 @@ class LoadReport:
     bundles: Mapping[str, BundleFigures] = field(default_factory=dict)
     """Bundles with loaded topics, by `tenant/namespace/0x00000000_0x40000000`."""
     measured_ms: int = 0
-    """Wall clock; 0 for a broker that never measured."""
+    """The time of the measurement in milliseconds since 1970; 0 for a broker that never measured."""
 
     @property
     def is_measured(self) -> bool:
@@ -62,7 +62,9 @@ class LoadReport:
 
     @property
     def usage_share(self) -> float:
-        """The largest share of a resource, as Java brokers compute it: the memory of the process does not count."""
+        """The use of the broker's most used resource as a share of its limit. As in Java brokers, the memory of the
+        process does not count.
+        """
         return max(each.share for each in (self.cpu, self.direct_memory, self.bandwidth_in, self.bandwidth_out))
 
     @property
@@ -72,7 +74,9 @@ class LoadReport:
 
 
 def changed_percent(before: LoadReport, now: LoadReport) -> float:
-    """Return the largest change between two reports, by which Java brokers decide on a new registration."""
+    """Return the largest change of a figure between two load reports in percent, by which a broker decides to store a
+    new report.
+    """
     old, new = before.totals, now.totals
     return max(
         100 * abs(now.usage_share - before.usage_share),

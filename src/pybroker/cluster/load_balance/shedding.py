@@ -1,8 +1,9 @@
 """Shedding: the leader's rules which bundles move away from brokers with more load than the average, after Pulsar's
 ThresholdShedder.
 
-A broker is over the threshold if its use, current and averaged, exceeds the average of all brokers by `threshold_share`. Bundles
-with the most traffic move until its expected use is MARGIN_SHARE below the threshold. The rules against oscillation:
+A broker is over the threshold if its use, current and averaged, exceeds the average of all brokers by
+`threshold_share`. Bundles with the most traffic move until its expected use is MARGIN_SHARE below the threshold. The
+rules against oscillation:
 
 * A bundle moves only if the destination stays less used afterwards than the broker that it leaves (the dead band).
 * A broker that lost or gained a bundle is left alone for `settle_ms`, until reports show the effect.
@@ -46,9 +47,7 @@ Destination = Callable[[str, str], str | None]
 
 
 class LoadShedding:
-    """The shedding state of one leader. A new leader starts without history, and therefore moves nothing in its first
-    round.
-    """
+    """The shedding state of one leader. A new leader moves nothing in its first round, because it lacks averages."""
 
     def __init__(self, averages: BundleAverages) -> None:
         self._averages = averages
@@ -64,8 +63,8 @@ class LoadShedding:
         settings: SheddingSettings,
         now_ms: float,
     ) -> list[Move]:
-        """Return the moves of one round. `is_movable` returns False for bundles that must not move, such as the bundles
-        of heartbeats.
+        """Return the bundles to move in this round of shedding. `destination_of` chooses the destination of a bundle.
+        `is_movable` returns False for bundles that must stay, such as the bundles of heartbeats.
         """
         by_id = {each.broker_id: each for each in candidates if each.report.is_measured}
         known = self._usage.keys() & by_id.keys()

@@ -1,7 +1,7 @@
-"""The documents with average rates that a leader stores, and the next leader continues, in the form of Java brokers.
+"""The stored average rates of bundles and brokers, which the next leader continues, in the format of Java brokers.
 
-`/loadbalance/bundle-data/<bundle>` has the averages of a bundle, `/loadbalance/broker-time-average/<broker>` their sums over the
-bundles of a broker.
+`/loadbalance/bundle-data/<bundle>` has the averages of a bundle, `/loadbalance/broker-time-average/<broker>` their sums
+over the bundles of a broker.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def encoded_bundle(average: BundleAverage) -> bytes:
 
 
 def decoded_bundle(value: bytes) -> BundleAverage | None:
-    """Return None for a value that cannot be used."""
+    """Decode the average rates of a bundle; None for a document that cannot be used."""
     try:
         found = msgspec.json.decode(value, type=_BundleData)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -72,7 +72,7 @@ def decoded_bundle(value: bytes) -> BundleAverage | None:
 
 
 def encoded_broker(sums: BundleAverage | None) -> bytes:
-    """`sums`: over the bundles of the broker; None for a broker that has just started."""
+    """Encode the average rates of a broker. `sums`: the sums over its bundles; None for a broker that has just started."""
     if sums is None:
         return msgspec.json.encode(_BrokerAverages())
     short, long = sums.short, sums.long

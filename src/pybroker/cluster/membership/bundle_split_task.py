@@ -57,7 +57,7 @@ class BundleSplitTask:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Check the reports that are new since the last check."""
+        """Check the load reports that are new since the last check, and split overloaded bundles."""
         config, membership = self._runtime.config, self._membership
         is_enabled = config.load_balancer_enabled and config.load_balancer_auto_bundle_split_enabled
         if not is_enabled or not membership.is_leader() or len(membership.registrations) < 2:

@@ -1,7 +1,7 @@
 """Differences between the clocks of the brokers of a cluster, found by the times of their load reports.
 
-A report from the future shows a difference. A report from the past may only have been read late, for example after a freeze
-of this process: two reports in succession must show it.
+A report from the future shows a difference. A report from the past may only have been read late, so two reports in
+succession must show it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LIMIT_MS = 5_000
 
 
 class ClockDifferences:
-    """Fed with each registration that is read."""
+    """The differences that registrations show. Call `add` for each registration that is read."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, int]] = {}  # time of the last new report, difference
@@ -21,12 +21,16 @@ class ClockDifferences:
 
     @property
     def found_ms(self) -> Mapping[str, int]:
-        """By broker id, the milliseconds by which its clock is ahead of the clock of this broker; negative if it is behind. Only
-        differences above LIMIT_MS."""
+        """The milliseconds by which the clock of each broker (by id) is ahead of the clock of this broker; negative if
+        it is behind. Only differences above LIMIT_MS.
+        """
         return self._found
 
     def add(self, broker_id: str, reported_ms: int, now_ms: int, *, is_new: bool) -> None:
-        """Count a report once. `is_new`: it was stored just now. 0 as `reported_ms`: the broker has measured nothing."""
+        """Compare the time of a broker's load report, `reported_ms`, with this broker's clock, `now_ms` (both in
+        milliseconds since 1970). `is_new`: the report was stored just now. `reported_ms` 0: the broker has measured
+        nothing.
+        """
         time_ms, before_ms = self._last.get(broker_id, (0, 0))
         if reported_ms <= 0 or reported_ms == time_ms:
             return
@@ -41,7 +45,6 @@ class ClockDifferences:
             self._found.pop(broker_id, None)
 
     def keep(self, broker_ids: Collection[str]) -> None:
-        """Forget all other brokers."""
         for broker_id in self._last.keys() - broker_ids:
             del self._last[broker_id]
             self._found.pop(broker_id, None)

@@ -1,8 +1,9 @@
-"""Membership of this broker in a cluster: its registration, its part in the leader election, and the registry for lookups.
+"""Membership of this broker in a cluster: its registration, its part in the leader election, and the registry for
+lookups.
 
 Operation: one task compares the stored values of this session with the wanted ones, and performs the next step:
-register, become a candidate or resign, update the load report. Watches, session events and a timer wake the task, so no
-event is lost and a failed step is repeated. The rules are in `joining_rules`, `leader_rules` and `load_balance`.
+register, become a candidate or resign, update the load report. The rules are in `joining_rules`, `leader_rules` and
+`load_balance`.
 
 A broker that leaves deletes its registration first, so that no new bundle comes, then its leadership.
 
@@ -72,7 +73,7 @@ class LoadSource(Protocol):
     """Measures the load of this broker for its registration."""
 
     def revision(self) -> object:
-        """Return a value that changes when `measure` may return other figures. Costs nothing."""
+        """Return a value that changes when `measure` may return other figures."""
 
     async def measure(self) -> LoadReport: ...
 
@@ -139,7 +140,7 @@ class ClusterMembership:
 
     @property
     def unusable(self) -> Mapping[str, str]:
-        """Registrations that lookups cannot use, with the reasons."""
+        """The registrations that lookups cannot use: the reason by broker id."""
         return self._registered.unusable
 
     @property
@@ -160,7 +161,9 @@ class ClusterMembership:
         return self._version is not None and self._store.holds_session()
 
     def load_manager_problem(self) -> str | None:
-        """Return why brokers of this cluster cannot work together: one of them has another load manager."""
+        """Return a text that says which broker has another load manager, so that the brokers of this cluster cannot
+        work together; None if none has.
+        """
         return load_manager_refusal(self.brokers().values())
 
     def report(self) -> MembershipReport:
@@ -206,17 +209,20 @@ class ClusterMembership:
         return registrations[chosen].broker
 
     def best_destination(self, bundle: str, source_id: str) -> str | None:
-        """Return the broker that should have `bundle` instead of `source_id`, without a decision."""
+        """Return the id of the broker to which `bundle` should move from the broker `source_id`; None if there is none.
+        Record no decision.
+        """
         return self.assignment.best(
             bundle, self._placement.placement(), choice_settings(self._config), without=source_id
         )
 
     def has_anti_affinity(self, namespace: str) -> bool:
-        """Return whether `namespace` is in an anti-affinity group."""
         return self._placement.placement().group_of(namespace) is not None
 
     def assign(self, bundle: str, broker_id: str) -> None:
-        """Record that `bundle` is about to move to a registered broker: from now on this leader directs lookups to it."""
+        """Direct lookups of `bundle` to a registered broker from now on, because its present owner is about to unload
+        it.
+        """
         self.assignment.decide(bundle, broker_id, self._runtime.clock.monotonic_ms())
 
     def candidates(self) -> list[Candidate]:
@@ -233,9 +239,9 @@ class ClusterMembership:
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def start(self, deadline_s: float) -> None:
-        """Register this broker, and join the leader election. Clients must be able to connect before this call.
-
-        Waits up to `deadline_s` for the end of an earlier session at this address. Raises StoreError if the broker cannot join.
+        """Register this broker, and join the leader election. Clients must be able to connect before this call. Waits
+        up to `deadline_s` seconds for the end of an earlier session at this address. Raises StoreError if the broker
+        cannot join.
         """
         self._store.listen(self._session_changed)
         keep = self._refresher.keep
@@ -269,8 +275,7 @@ class ClusterMembership:
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def leave(self) -> None:
-        """Delete the registration, so that no new bundle comes, then the leadership. Owned bundles are served on.
-
+        """Delete the registration, so that no new bundle comes, and resign as the leader. Owned bundles are served on.
         Raises StoreError; the session's end then has the same effect.
         """
         self._is_leaving = True

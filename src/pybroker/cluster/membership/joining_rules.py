@@ -9,7 +9,9 @@ from pybroker.cluster.membership.registration import MODULAR_LOAD_MANAGER, Regis
 
 
 def configured_class_refusal(name: str) -> str | None:
-    """Return why `loadManagerClassName` cannot be used; None if it can."""
+    """Return an error text if the load manager `name`, the value of `loadManagerClassName`, cannot be used; None if it
+    can.
+    """
     if name in ("", MODULAR_LOAD_MANAGER):
         return None
     return (
@@ -19,8 +21,8 @@ def configured_class_refusal(name: str) -> str | None:
 
 
 def load_manager_refusal(brokers: Iterable[RegisteredBroker]) -> str | None:
-    """Return why no pybroker can work beside these brokers; None if it can. Registrations of brokers before Pulsar 3.0
-    contain no class.
+    """Return an error text if the load manager of a registered broker cannot work beside pybroker; None if all can.
+    Registrations of brokers before Pulsar 3.0 contain no load manager.
     """
     for broker in brokers:
         name = broker.load_manager_class
@@ -35,8 +37,8 @@ def load_manager_refusal(brokers: Iterable[RegisteredBroker]) -> str | None:
 
 
 def address_refusal(own: RegisteredBroker, others: Iterable[RegisteredBroker]) -> str | None:
-    """Return which other broker has one of this broker's addresses; None if they are unique. Ownership documents
-    identify brokers by address.
+    """Return an error text if another broker has one of this broker's addresses; None if they are unique. (Ownership
+    documents identify brokers by address.)
     """
     own_urls = _urls(own)
     for other in others:
@@ -58,5 +60,5 @@ def _urls(broker: RegisteredBroker) -> set[str]:
 
 
 def java_broker_of(registrations: Mapping[str, Registration]) -> str | None:
-    """Return the id of a registered broker that is not a pybroker; None without one."""
+    """Return the id of a registered Java broker; None without one."""
     return next((broker_id for broker_id, each in sorted(registrations.items()) if not each.is_pybroker), None)

@@ -41,10 +41,8 @@ def encoded_leader(broker_id: str, service_url: str) -> bytes:
 
 
 def leader_of(value: bytes | None) -> str | None:
-    """Return the leader's id in the stored value; "" if the value cannot be read (a leader exists nevertheless); None
-    without a value.
-
-    Brokers before Pulsar 3.0 store only `serviceUrl`.
+    """Return the id of the leader in the stored value; None without a value, "" if the value cannot be read: a leader
+    exists then too. Brokers before Pulsar 3.0 store only `serviceUrl`.
     """
     if value is None:
         return None
@@ -61,7 +59,7 @@ def leader_of(value: bytes | None) -> str | None:
 
 
 def election_step(leader_id: str | None, own: Candidacy) -> ElectionStep:
-    """Return the next step. `leader_id`: the id in the stored value; None without a value."""
+    """Return the next step of this broker in the leader election. `leader_id`: the result of `leader_of`."""
     if leader_id is None:
         return ElectionStep.STAND if own.may_stand else ElectionStep.NOTHING
     if leader_id != own.broker_id:

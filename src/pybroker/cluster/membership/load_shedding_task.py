@@ -44,7 +44,7 @@ class LoadSheddingTask:
         return self._runtime.config.load_balancer_shedding_interval_minutes * 60.0
 
     async def run_once(self) -> None:
-        """Perform one round of shedding."""
+        """Perform one round of shedding: ask the owners of the chosen bundles to unload them."""
         config, membership = self._runtime.config, self._membership
         if not membership.is_leader():
             self._shedding = LoadShedding(membership.averages)

@@ -1,4 +1,4 @@
-"""The membership of a broker as `explain`, metrics and the console show it."""
+"""The membership of this broker in its cluster, as `explain`, metrics and the console show it."""
 
 from __future__ import annotations
 

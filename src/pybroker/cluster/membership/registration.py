@@ -1,4 +1,4 @@
-"""The registration of a broker: Pulsar's LocalBrokerData at `/loadbalance/brokers/<host:webPort>`.
+"""The registration of a broker in its cluster: Pulsar's LocalBrokerData at `/loadbalance/brokers/<host:webPort>`.
 
 A wrong registration harms the whole cluster: Java brokers fail every lookup if one value is not JSON, and send every
 client to an empty address if it has none. Therefore one function encodes it, from complete values only. Reading is
@@ -53,7 +53,9 @@ class Registration(NamedTuple):
     serves_non_persistent: bool = True
     is_pybroker: bool = False
     stored_ms: int = 0
-    """When the broker stored it, by its wall clock; of a Java broker, when it measured the load, shortly before."""
+    """When the broker stored the registration, by its wall clock; of a Java broker, when it measured the load, shortly
+    before.
+    """
 
     @property
     def host(self) -> str:
@@ -77,7 +79,7 @@ def host_of(broker_id: str) -> str:
 def own_broker(
     broker_id: str, addresses: AdvertisedAddresses, load_manager_class: str, started_ms: int, version: str
 ) -> RegisteredBroker:
-    """Return the registration of this broker."""
+    """Return the registration of this broker. `started_ms`: its start, in milliseconds since 1970."""
     found = addresses.resolve(None)
     return RegisteredBroker(
         broker_id,
@@ -96,7 +98,9 @@ def own_broker(
 
 
 def encoded(registration: Registration, instance: str) -> bytes:
-    """Return the value to store, at most MAX_REGISTRATION_BYTES long. `numBundles` and the rates always count all bundles."""
+    """Return the bytes to store, at most MAX_REGISTRATION_BYTES: if necessary, bundles with low rates are omitted, but
+    the totals count all. `instance`: the id of the data directory.
+    """
     assert checked(registration.broker) is None, "a broker registers with usable addresses"
     data = {**local_broker_data(registration), INSTANCE: instance}
     value = msgspec.json.encode(data)
@@ -112,7 +116,7 @@ def encoded(registration: Registration, instance: str) -> bytes:
 
 
 def local_broker_data(registration: Registration) -> dict[str, Any]:
-    """Return the document with Pulsar's property names."""
+    """Return the registration as a JSON object with Pulsar's property names."""
     broker, report, totals = registration.broker, registration.report, registration.report.totals
     return {
         **_present(
@@ -215,7 +219,7 @@ def parsed(broker_id: str, value: bytes) -> Registration | Unusable:
 
 
 def instance_of(value: bytes) -> str:
-    """Return the data directory of a pybroker's registration; "" for any other value."""
+    """Return the id of the data directory in the registration of a pybroker; "" for any other value."""
     try:
         data = msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -224,7 +228,7 @@ def instance_of(value: bytes) -> str:
 
 
 def checked(broker: RegisteredBroker) -> Unusable | None:
-    """Return why lookups cannot use the addresses of `broker`; None if they can."""
+    """Return the reason why lookups cannot use the addresses of `broker`; None if they can."""
     addresses = broker.addresses
     if not addresses.broker_url and not addresses.broker_url_tls:
         return Unusable("it has no pulsarServiceUrl")

@@ -1,4 +1,6 @@
-"""The leader's average rates in the metadata store, so that the next leader, also a Java broker, continues them."""
+"""Reads and writes the leader's average rates in the metadata store, so that the next leader, also a Java broker,
+continues them.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,6 @@ class StoredLoadData:
         await self._store.put(broker_path(self._membership.own_broker.broker_id), encoded_broker(None))
 
     async def continue_averages(self) -> None:
-        """Read the averages of the former leader."""
         now_ms = self._runtime.clock.monotonic_ms()
         count = 0
         async for segments, stored in values_at(self._store, BUNDLE_DATA, _BUNDLE_DEPTH):
@@ -67,7 +68,7 @@ class StoredLoadData:
         logs.info("load_averages.continued", bundles=count)
 
     async def write_once(self) -> None:
-        """Store the averages of the busiest bundles and of all brokers. Delete documents of other bundles and brokers."""
+        """Store the averages of the busiest bundles and of all brokers, and delete the documents of others."""
         membership = self._membership
         if not membership.is_leader():
             return
@@ -99,6 +100,6 @@ class StoredLoadData:
             await self._store.delete(path)
 
     async def forget(self, bundle: str) -> None:
-        """The bundle was split. Raises StoreError."""
+        """Delete the averages of a bundle that was split. Raises StoreError."""
         self._membership.averages.forget(bundle)
         await self._store.delete(bundle_path(bundle))

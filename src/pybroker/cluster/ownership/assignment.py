@@ -20,7 +20,8 @@ class NextStep(Enum):
 
 
 def next_step(*, is_authoritative: bool, is_leader: bool, knows_leader: bool) -> NextStep:
-    """Return the next step.
+    """Return the next step of a lookup whose bundle has no owner. `is_authoritative`: the leader sent the client here.
+    `knows_leader`: the cluster has a leader.
 
     Without a known leader, each broker acquires the bundle itself, as in Pulsar: the store accepts only the first
     ownership document.

@@ -1,7 +1,6 @@
-"""Whether other brokers accept connections, for lookups that would lead to them.
+"""Checks whether other brokers accept connections, so that lookups do not lead clients to a killed broker.
 
-The documents of a killed broker remain until its session ends. Clients that are led to it meanwhile fail to connect, and
-double their pause after each attempt, so they could return long after another broker owns the bundle.
+The documents of a killed broker remain until its session ends.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 
 MAX_AGE_MS = 1000.0
-"""Age of a result after which a question starts the next attempt."""
+"""Age of a result in milliseconds after which the next question starts a new attempt."""
 TIMEOUT_S = 1.0
 MAX_BROKERS = 1000
 """Results that are kept. All are dropped above it."""
@@ -33,9 +32,8 @@ class _Probe:
 
 
 class BrokerProbes:
-    """Connection attempts in the background, at most one per broker and second, and only while lookups lead to it.
-
-    A probe connects and disconnects. A question never waits for one, so the first answers after a loss may be wrong.
+    """Connection attempts in the background, at most one per broker and second, and only while lookups lead to it. The
+    first result after a failure of the broker may be wrong, because no lookup waits for an attempt.
     """
 
     def __init__(self, clock: Clock, tasks: TaskOwner) -> None:
@@ -44,7 +42,9 @@ class BrokerProbes:
         self._probes: dict[str, _Probe] = {}
 
     def is_unreachable(self, url: str) -> bool:
-        """Return whether the last attempt to connect to the broker at `url` failed. False if it is unknown."""
+        """Return whether the last attempt to connect to the broker at `url` failed; False without an attempt. May start
+        the next attempt.
+        """
         probe = self._probes.get(url)
         now_ms = self._clock.monotonic_ms()
         if probe is None:

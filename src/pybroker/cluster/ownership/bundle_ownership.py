@@ -1,18 +1,19 @@
-"""The owner of each bundle, for lookups, for the loading of topics, and for REST calls.
+"""The owner of each bundle of the cluster, for lookups, for the loading of topics, and for REST calls.
 
-A bundle belongs to the broker whose session created its ownership document. The store decides between two brokers that create
-it at the same time.
+A bundle belongs to the broker whose session created its ownership document. The store decides between two brokers that
+create it at the same time.
 
 Operation: `HeldBundles` has the bundles of this broker. Documents of other brokers are cached, and a watch removes
-changed ones. An acquisition or a release is completed even if the request that caused it was cancelled.
+changed ones.
 
-A broker that loses its session closes the topics of all its bundles, in the order that prevents two owners: the metadata client
-reports the loss before the server can end the session, `holds_session` is asked before anything is dispatched, and fencing, which
-needs no store, comes before everything that waits. In the next session the bundles have no owner until a client looks them up.
+A broker that loses its session closes the topics of all its bundles, in the order that prevents two owners: the
+metadata client reports the loss before the server can end the session, `holds_session` is asked before anything is
+dispatched, and fencing, which needs no store, comes before everything that waits. In the next session the bundles have
+no owner until a client looks them up.
 
-A document with this broker's addresses and another session mark was left by an earlier session or process. Such a
-document is not deleted, because between the read and the deletion, the session could end and another broker could
-create a document. It disappears with its session.
+A document with this broker's addresses and another session mark was left by an earlier session or process. It is not
+deleted, because between the read and the deletion, the session could end and another broker could create a document. It
+disappears with its session.
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ class BundleTopics(Protocol):
     """The topics of this broker by bundle: the operations that ownership needs."""
 
     def acquired(self, bundle: NamespaceBundle) -> None:
-        """Called when this broker has acquired `bundle`. Load the topics that must work without a client."""
+        """Called when this broker has acquired `bundle`, to load the topics that must work without a client."""
 
     async def fence(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close the producers and consumers of all loaded topics of the bundles. Waits for no store and no client."""
+        """Close the producers and consumers of all loaded topics of the bundles, without waiting for a store or a
+        client.
+        """
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Fence the topics of the bundles, wait until topics that are being loaded are complete, and close all."""
+        """Close all topics of the bundles, also those that are being loaded."""
 
 
 class OwnerKind(Enum):
@@ -113,9 +116,7 @@ _HERE = Owner(OwnerKind.HERE, LookupResult("", "", "", ""), True)
 
 
 class BundleOwnership:
-    """Ownership of bundles by one broker. Created when the addresses of the broker are known. Call `start` first;
-    `close` releases no bundle.
-    """
+    """Ownership of bundles by one broker. Call `start` first; `close` releases no bundle."""
 
     def __init__(
         self,
@@ -158,15 +159,15 @@ class BundleOwnership:
             self._tasks.start(self._acquire_heartbeat(self.held.session), "heartbeat")
 
     async def close(self) -> None:
-        """End all tasks. The documents disappear with the session; call `release_all` first so that other brokers get
-        the bundles at once.
+        """End all tasks. The ownership documents disappear with the session; call `release_all` first so that other
+        brokers get the bundles at once.
         """
         await self._tasks.close()
 
     # --- queries without IO ------------------------------------------------------------------------------------------
 
     def bundle_of(self, topic: TopicName) -> NamespaceBundle:
-        """Return the bundle of `topic`. Raises TopicNotFound without its namespace."""
+        """Return the bundle of `topic`. Raises TopicNotFound if its namespace does not exist."""
         return bundle_of_topic(topic, self.boundaries(topic.namespace))
 
     def boundaries(self, namespace: NamespaceName) -> list[str]:
@@ -186,12 +187,12 @@ class BundleOwnership:
         ]
 
     def serves(self, bundle: NamespaceBundle) -> bool:
-        """Return whether this broker certainly owns `bundle` now, and does not release it."""
+        """Return whether this broker certainly owns `bundle` now, and is not releasing it."""
         return self.held.serves(bundle) and self._store.holds_session()
 
     def holds_session(self) -> bool:
-        """Return whether this broker may deliver messages. The result is correct even immediately after the process was
-        frozen.
+        """Return whether this broker may deliver messages: it certainly has its session with the metadata store now.
+        The result is correct even immediately after the process was frozen.
 
         After a lost session, no topic delivers until all topics of that session are fenced, even if a new session
         exists already.
@@ -199,9 +200,10 @@ class BundleOwnership:
         return not self._fencing and self._store.holds_session()
 
     async def settled(self, topic: TopicName) -> None:
-        """Wait for an acquisition of the bundle of `topic` by this broker. Raises TopicNotFound.
+        """Wait until an acquisition of the bundle of `topic` by this broker has ended. Raises TopicNotFound.
 
-        Another broker can read the new document, and lead a client here, before this broker has the response to its creation.
+        Another broker can read the new ownership document, and lead a client here, before this broker has the response
+        to its creation.
         """
         bundle = self.bundle_of(topic)
         if self.held.state(bundle) is BundleState.ACQUIRING:
@@ -209,7 +211,9 @@ class BundleOwnership:
                 pass
 
     def require_served(self, topic: TopicName) -> None:
-        """Raise ServiceNotReady with Pulsar's text unless this broker owns the bundle of `topic`. Raises TopicNotFound."""
+        """Raise ServiceNotReady, with Pulsar's text, unless this broker owns the bundle of `topic`; TopicNotFound if
+        its namespace does not exist.
+        """
         bundle = self.bundle_of(topic)
         if not self.serves(bundle):
             raise ServiceNotReady(
@@ -223,10 +227,8 @@ class BundleOwnership:
     # --- the owner ---------------------------------------------------------------------------------------------------
 
     async def owner_of(self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool) -> Owner:
-        """Return the owner of the bundle of `topic`, or the broker to ask. Without an owner, this broker may acquire
-        the bundle.
-
-        Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+        """Return the owner of the bundle of `topic`, or the broker to ask. If the bundle has no owner, this broker may
+        acquire it. Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
         """
         heartbeat_of = self._broker_of_heartbeat(topic.namespace)
         if heartbeat_of is not None:
@@ -236,8 +238,7 @@ class BundleOwnership:
     async def owner_of_bundle(
         self, bundle: NamespaceBundle, listener_name: str | None, *, is_authoritative: bool
     ) -> Owner:
-        """Return the owner of `bundle`, or the broker to ask. Without an owner, this broker may acquire the bundle.
-
+        """Return the owner of `bundle`, or the broker to ask. If the bundle has no owner, this broker may acquire it.
         Raises MetadataError, ServiceNotReady, StoreError.
         """
         for _ in range(ATTEMPTS):
@@ -274,8 +275,8 @@ class BundleOwnership:
     ) -> Owner | None:
         """Return the owner of `bundle`; None without one. Raises BundleUnloading, other MetadataErrors, StoreError.
 
-        An authoritative request comes from the leader. It is not answered from the cache: if this broker cannot reach the
-        metadata store, the cached owner may be the leader, and both brokers would redirect to each other.
+        An authoritative request comes from the leader and is not answered from the cache: if this broker cannot reach
+        the metadata store, the cached owner may be the leader, and both brokers would redirect to each other.
         """
         if self.serves(bundle):
             return _HERE
@@ -299,10 +300,9 @@ class BundleOwnership:
         return Owner(OwnerKind.OTHER, urls, True, internal_url, document.pybroker_session is not None)
 
     async def conflicting_owner(self, bundle: NamespaceBundle) -> str | None:
-        """Return the address in the stored document of a bundle that this broker serves, if another program wrote it.
-
-        "" without a document; None if the document is right, or the bundle is not served any more. Raises StoreError, and
-        MetadataError if the document cannot be read.
+        """Check the ownership document of a bundle that this broker serves. Return None if this broker wrote the
+        document, or does not serve the bundle any more; otherwise the address in the document, "" without a document.
+        Raises StoreError, and MetadataError if the document cannot be read.
         """
         mark = self._session_mark
         found = await self._store.get(bundle.path)
@@ -320,7 +320,7 @@ class BundleOwnership:
         return bool(own.broker_service_url_tls) and document.native_url_tls == own.broker_service_url_tls
 
     async def document_changed(self, bundle: NamespaceBundle, timeout_s: float) -> None:
-        """Wait until the ownership document of `bundle` changes, at most `timeout_s`."""
+        """Wait until the ownership document of `bundle` changes, at most `timeout_s` seconds."""
         waiter = self._waiters.get(bundle)
         if waiter is None:
             waiter = self._waiters[bundle] = asyncio.Event()
@@ -415,9 +415,8 @@ class BundleOwnership:
                 return
 
     async def release(self, bundle: NamespaceBundle) -> None:
-        """Close the topics of `bundle`, then delete its document. Does nothing if this broker does not own it.
-
-        Returns when another broker can own the bundle.
+        """Close the topics of `bundle`, and then delete its ownership document. Returns when another broker can own the
+        bundle. Does nothing if this broker does not own it.
         """
         async with self._locks.held(bundle):
             await self._tasks.run_to_end(self._release(bundle), f"release {bundle}")
@@ -432,11 +431,11 @@ class BundleOwnership:
         logs.info("bundle.released", bundle=str(bundle))
 
     def shared_bundles(self) -> list[NamespaceBundle]:
-        """Return the owned bundles that other brokers may have: all but that of this broker's health checks."""
+        """Return the owned bundles that other brokers may have too: all but the bundle of this broker's health checks."""
         return [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
 
     async def release_all(self) -> None:
-        """Release all bundles because the broker stops; the bundle of the health checks is last."""
+        """Release all bundles, because the broker stops; the bundle of its health checks last."""
         bundles = self.shared_bundles()
         async with asyncio.TaskGroup() as group:
             for bundle in bundles:
@@ -460,12 +459,12 @@ class BundleOwnership:
         parts: Collection[NamespaceBundle],
         store_boundaries: Callable[[], Awaitable[None]],
     ) -> None:
-        """Split a bundle of this broker, in Pulsar's order: create the documents of the parts, store the boundaries,
-        delete the old document.
+        """Split an owned bundle into `parts`, in Pulsar's order: create the ownership documents of the parts, store the
+        new boundaries with `store_boundaries`, delete the old document. Clients stay connected.
 
-        Clients stay connected. Raises ServiceNotReady if this broker does not own the bundle, MetadataError and
-        StoreError if a document of a part cannot be created, and the errors of `store_boundaries`. After each of these
-        errors, this broker still owns the whole bundle and deletes the documents of the parts.
+        Raises ServiceNotReady if this broker does not own the bundle, MetadataError and StoreError if a document of a
+        part cannot be created, and the errors of `store_boundaries`. After an error, this broker still owns the whole
+        bundle.
         """
         async with self._locks.held(bundle):
             await self._tasks.run_to_end(self._split(bundle, parts, store_boundaries), f"split {bundle}")

@@ -1,12 +1,12 @@
-"""The states of the bundles that this broker has. No IO: `bundle_ownership.py` performs the changes and reports them
-here.
+"""The states of the bundles that this broker owns, acquires or releases. No IO: `bundle_ownership.py` performs the
+changes and reports them here.
 
     absent --begin_acquire--> ACQUIRING --created--> OWNED --begin_release--> RELEASING --released--> absent
                                   |                    |                          |
                                   +---- gave_up        +--- session_lost, lost ---+-----------------> absent
 
-A bundle is served while it is OWNED. RELEASING: its topics are being closed, and its document still exists, so no other broker
-serves it yet.
+A bundle is served while it is OWNED. RELEASING: its topics are being closed, and its document still exists, so no other
+broker serves it yet.
 
 Invariants: an operation that began in one session has no effect in a later session; a bundle is OWNED only if its
 document was created in the present session.
@@ -57,14 +57,14 @@ class HeldBundles(Generic[B]):
         return (bundle for bundle, held in self._held.items() if held.state is BundleState.OWNED)
 
     def begin_acquire(self, bundle: B) -> int:
-        """Return the session in which the attempt began. The bundle must be absent."""
+        """Record that this broker tries to acquire the bundle. Return the number of the present session."""
         assert bundle not in self._held, "one attempt at a time"
         self._held[bundle] = _Held(self.session)
         return self.session
 
     def created(self, bundle: B, session: int, version: int) -> bool:
-        """Record that the document was created, with this version. Return False if the session has ended meanwhile: the
-        document then has no effect.
+        """Record that this broker created the ownership document, with this version. Return False if the session has
+        ended meanwhile: the document then has no effect.
         """
         held = self._held.get(bundle)
         if session != self.session or held is None:
@@ -74,13 +74,15 @@ class HeldBundles(Generic[B]):
         return True
 
     def gave_up(self, bundle: B, session: int) -> None:
-        """Record that the attempt in that session ended without the bundle."""
+        """Record that an attempt to acquire the bundle, begun in session number `session`, has failed."""
         held = self._held.get(bundle)
         if held is not None and held.session == session and held.state is BundleState.ACQUIRING:
             del self._held[bundle]
 
     def begin_release(self, bundle: B) -> int | None:
-        """Stop serving the bundle. Return the version of its document; None if the bundle is not owned."""
+        """Record that this broker stops serving the bundle. Return the version of its ownership document; None if the
+        bundle is not owned.
+        """
         held = self._held.get(bundle)
         if held is None or held.state is not BundleState.OWNED:
             return None
@@ -88,15 +90,14 @@ class HeldBundles(Generic[B]):
         return held.version
 
     def released(self, bundle: B, session: int) -> None:
-        """Record that the document, which belonged to that session, is deleted."""
+        """Record that the ownership document from session number `session` is deleted."""
         held = self._held.get(bundle)
         if held is not None and held.session == session and held.state is BundleState.RELEASING:
             del self._held[bundle]
 
     def lost(self, bundle: B) -> bool:
-        """Record that another program deleted or replaced the document of a bundle.
-
-        Return whether the bundle was owned.
+        """Record that another program deleted or replaced the ownership document. Return whether this broker owned the
+        bundle.
         """
         held = self._held.get(bundle)
         if held is None or held.state is not BundleState.OWNED:
@@ -105,7 +106,9 @@ class HeldBundles(Generic[B]):
         return True
 
     def session_lost(self) -> list[B]:
-        """Remove all bundles. Return the ones that were owned or being released: the caller closes their topics."""
+        """Remove all bundles, because the session has ended. Return those that were owned or being released; the caller
+        must close their topics.
+        """
         self.session += 1
         had = [bundle for bundle, held in self._held.items() if held.state is not BundleState.ACQUIRING]
         self._held.clear()

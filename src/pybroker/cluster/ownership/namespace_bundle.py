@@ -14,7 +14,7 @@ OWNERS = "/namespace"
 """Parent of all ownership documents, as in Pulsar."""
 WHOLE = Bundle(0, HIGHEST_HASH)
 NAME_ATTEMPTS = 200_000
-"""For the name of a topic in a bundle: enough for a bundle of 1/20,000 of all hashes, in about 0.1 s."""
+"""Attempts to find the name of a topic in a bundle: enough for 1/20,000 of all hashes, in about 0.1 s."""
 _TEXT_LENGTH = len("0x00000000_0x00000000")
 
 
@@ -36,13 +36,15 @@ class NamespaceBundle(NamedTuple):
 
 
 def bundle_of_topic(topic: TopicName, boundaries: Sequence[str]) -> NamespaceBundle:
-    """Return the bundle of `topic`. `boundaries` are ascending numbers of the form `0x%08x`, which sort as text."""
+    """Return the bundle of `topic`. `boundaries`: the bundle boundaries of its namespace, ascending, in the form
+    `0x%08x`.
+    """
     index = min(bisect_right(boundaries, f"0x{hash_position(topic):08x}"), len(boundaries) - 1)
     return NamespaceBundle(topic.namespace, Bundle(int(boundaries[index - 1], 16), int(boundaries[index], 16)))
 
 
 def topic_in(bundle: NamespaceBundle) -> TopicName | None:
-    """Return the name of a topic in `bundle`, which need not exist; None for a range that is too small."""
+    """Return a topic name whose hash is in `bundle`; the topic need not exist. None for a very small bundle."""
     for number in range(NAME_ATTEMPTS):
         name = TopicName(PERSISTENT, bundle.namespace, f"__assign-{number}")
         if hash_position(name) in bundle.range:
@@ -51,14 +53,14 @@ def topic_in(bundle: NamespaceBundle) -> TopicName | None:
 
 
 def is_bundle_of(bundle: NamespaceBundle, boundaries: Sequence[str]) -> bool:
-    """Return whether `bundle` is between two neighbours of `boundaries`, which have the form of `bundle_of_topic`."""
+    """Return whether `bundle` exists in a namespace with these `boundaries`: it is between two neighbours."""
     lower, upper = f"0x{bundle.range.lower:08x}", f"0x{bundle.range.upper:08x}"
     index = bisect_left(boundaries, lower)
     return list(boundaries[index : index + 2]) == [lower, upper]
 
 
 def bundle_of_path(path: str) -> NamespaceBundle | None:
-    """Return the bundle whose document is at `path`; None for other paths."""
+    """Return the bundle whose ownership document is at `path`; None for other paths."""
     segments = path.removeprefix(OWNERS).split("/")
     if len(segments) != PARTS_OF_PATH or segments[0] or len(segments[3]) != _TEXT_LENGTH:
         return None

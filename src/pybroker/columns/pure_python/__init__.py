@@ -1,1 +1,1 @@
-"""The plain Python implementations of the compiled scanner and packer, used where there is no C compiler."""
+"""Plain Python implementations of the compiled scanner and packer, for installations without a C compiler."""

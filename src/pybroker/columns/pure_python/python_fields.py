@@ -35,11 +35,11 @@ def signed32(value: int) -> int:
 
 
 def span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
-    """Return start, size and end of the bytes field after the tag."""
+    """Return the start, size and end of a protobuf bytes field in `data`. `pos` is the offset after the field's tag."""
     if pos < end and data[pos] < 0x80:
         size, start = data[pos], pos + 1
     else:
         size, start = decode(data, pos, end)
     if start + size > end:
-        raise ProtocolViolation("field longer than its message")
+        raise ProtocolViolation("a field of the message metadata is longer than the metadata")
     return start, size, start + size

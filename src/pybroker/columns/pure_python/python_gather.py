@@ -20,10 +20,11 @@ MAX_SIZE = 0x7FFF_FFFF
 def gather(
     sources: Sequence[Buffer], source: Int32s, at: Int64s, sizes: Int32s
 ) -> tuple[bytes | None, int, bytes, bytes]:
-    """Copy a value of each row into the buffers of an Arrow bytes array: validity bits (None: all valid), null count,
-    offsets, data.
+    """Copy one value for each row into the buffers of an Arrow bytes array: validity bits (None if all rows are valid),
+    null count, offsets, data.
 
-    Raises ValueError for a location outside its source, or if the total exceeds an Arrow array.
+    The value of a row is in the buffer with the number `source`, at offset `at`, and has `sizes` bytes; size -1 is
+    null. Raises ValueError for a value outside its buffer, and for more bytes than an Arrow array can hold.
     """
     views = [memoryview(each).cast("B") for each in sources]
     pieces = []
@@ -47,9 +48,8 @@ def gather(
 def message_ids(
     ledger_id: int, partition: int, entry_ids: Int64s, batch_indexes: Int32s, batch_sizes: Int32s
 ) -> tuple[bytes, bytes]:
-    """Return offsets and data of an Arrow array with a MessageIdData for each message, as clients encode it.
-
-    A partition, batch index or batch size below 0 is omitted.
+    """Return offsets and data of an Arrow array with the serialised MessageIdData of each message. A partition, batch
+    index or batch size below 0 is omitted.
     """
     head = b"\x08" + encode(ledger_id) + b"\x10"
     middle = b"\x18" + encode(partition) if partition >= 0 else b""

@@ -98,12 +98,13 @@ def scan_messages(
     messages: Records,
     properties: Records,
 ) -> tuple[int, int]:
-    """Write records of the messages from `state`, and advance `state`. Return the numbers of messages and properties.
+    """Write a record for each message of `entries`, beginning at the position in `state`, and advance `state`. Return
+    the numbers of messages and properties that were written.
 
-    Stops when `messages` or `properties` is full, after the message at which the wanted fields reach `max_bytes`, or at
-    the end, where `state["entry"]` is the number of entries. If the properties of the first message alone exceed
-    `properties`, returns (0, their number) and does not change `state`. A damaged batch gives the messages before the
-    damage, then one error record; an unreadable entry gives one error record.
+    The scan stops when `messages` or `properties` is full, when the fields in `wanted` reach `max_bytes`, or at the
+    end, where `state["entry"]` is the number of entries. If the properties of the first message alone exceed
+    `properties`, the result is (0, their number), and `state` does not change. An unreadable entry has one error
+    record; a damaged batch has one after the messages in front of the damage.
     """
     return _MessageScan(sources, entries, wanted, max_bytes, messages, properties).run(state)
 

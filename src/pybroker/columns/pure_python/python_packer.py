@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def pack(columns: PackedColumns, start: int, end: int, max_bytes: int, first_sequence_id: int, /) -> tuple[bytes, int]:
-    """Return the batch payload of the rows from `start`, and the index after the last row in it.
+    """Return the batch payload of the rows from `start` on, and the index after its last row.
 
-    Each row is `size(4) SingleMessageMetadata payload`. The batch ends at `end` (exclusive) or before `max_bytes` are
-    exceeded, but has at least one row. Row i has the sequence id `first_sequence_id` + i - `start`.
+    Each row is `size(4) SingleMessageMetadata payload`. The batch has at least one row; it ends at `end` (exclusive),
+    or when the next row would exceed `max_bytes`. Row i has the sequence id `first_sequence_id` + i - `start`.
     """
     if not 0 <= start < end <= len(columns[0]) - 1:
         raise ValueError("rows outside of the columns")

@@ -1,6 +1,6 @@
-"""The pure Python version of `_scanner.c`, used without a C compiler and as the reference in tests.
+"""The pure Python version of `_scanner.c`, for installations without a C compiler and as the reference in tests.
 
-Invariant: for any bytes, each entry gives its messages, an error, or messages followed by an error; work and memory are
+Invariant: for any bytes, each entry gives its messages, an error, or messages followed by an error. Time and memory are
 linear in the input size.
 """
 

@@ -79,7 +79,7 @@ def logical_of(avro_type: AvroType) -> Logical:
 
 
 def unit_of(logical: Logical) -> int:
-    """Return the microseconds of a timestamp's unit; 0 for other types."""
+    """Return the unit of a timestamp type in microseconds, such as 1000 for milliseconds; 0 for other types."""
     return {"millis": 1000, "micros": 1}.get(logical.name.rpartition("timestamp-")[2], 0) if logical.name else 0
 
 
@@ -93,14 +93,16 @@ class UnionColumn:
 
 
 class AvroColumns:
-    """Derives the column types of one Avro definition, and checks the limits."""
+    """Derives the column types of one Avro definition, and checks the schema limits."""
 
     def __init__(self) -> None:
         self._open: list[AvroType] = []
         self._count = 0
 
     def type_of(self, avro_type: AvroType) -> pa.DataType:
-        """Return the column type. Raises UnreadableSchema for a recursive record or exceeded limits."""
+        """Return the column type of an Avro type. Raises UnreadableSchema for a record that contains itself, and above
+        the limits.
+        """
         self._count += 1
         if self._count > MAX_TYPES:
             raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in total")

@@ -1,7 +1,7 @@
 """Vectorised readers of Avro values, one class for each type. `avro_resolution` combines them.
 
-A reader reads one value of each lane and returns an array of the same length. Values of failed lanes are undefined;
-their rows become null at the end.
+A reader reads the next value of many payloads at once, each at its own read position (lane), and returns an array with
+one value for each lane. Values of failed lanes are undefined; their rows become null at the end.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class RecordReader(Reader):
     """Reads or skips fields in the writer's order."""
 
     def __init__(self, steps: list[tuple[Shape | Reader, int]], added: list[tuple[int, pa.Array]], fields: Any) -> None:
-        """A step reads into the column with that index, or skips a field. `added`: columns that the writer lacks,
-        each with one constant value.
+        """A step reads the next field into the column with that index, or skips the field. `added` are columns that the
+        writer's schema lacks, each with one constant value.
         """
         self.type = pa.struct(fields)
         self._steps = steps
@@ -239,9 +239,8 @@ def read_uuid(lanes: Lanes) -> pa.Array:
 
 
 def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lanes], pa.Array]:
-    """Return a reader of enum values.
-
-    `readable`: the reader's symbol for each symbol of the writer; None if it has none.
+    """Return a reader of enum values. `readable` contains the reader's symbol for each of the writer's `symbols`; None
+    makes rows with this symbol fail.
     """
     names = pa.array([name or "" for name in readable], type=pa.string())
     unreadable = np.array([name is None for name in readable], dtype=np.bool_)
@@ -275,7 +274,9 @@ def timestamp_reader(arrow_type: pa.DataType, unit_us: int) -> Callable[[Lanes],
 
 
 def timestamps(lanes: Lanes, numbers: Numbers, unit_us: int) -> pa.Array:
-    """Return microseconds as int64. A lane with a time out of range fails."""
+    """Convert timestamps in units of `unit_us` microseconds to microseconds (int64). Lanes whose time does not fit
+    fail.
+    """
     if unit_us != 1:
         limit = (2**63 - 1) // unit_us
         wrong = (numbers > limit) | (numbers < -limit)
@@ -287,7 +288,9 @@ def timestamps(lanes: Lanes, numbers: Numbers, unit_us: int) -> pa.Array:
 
 
 def decimal_reader(precision: int, scale: int, width: int | None) -> Callable[[Lanes], pa.Array]:
-    """Read decimals of `width` bytes, or with a length prefix: big-endian two's complement."""
+    """Return a reader of decimals in big-endian two's complement. They have `width` bytes, or a length prefix if
+    `width` is None.
+    """
     arrow_type = pa.decimal128(precision, scale)
     largest = 10**precision
 

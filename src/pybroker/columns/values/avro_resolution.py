@@ -133,10 +133,10 @@ class AvroResolution:
         if writer.kind == "null":
             if any(branch.kind == "null" for branch in union.children):
                 return readers.NullReader(column.type)
-            return FailingReader(column.type, f"a null for a {union}")
+            return FailingReader(column.type, f"a value of type null cannot be read as {union}")
         index = _branch_for(writer, column.branches)
         if index is None:
-            return FailingReader(column.type, f"a {writer} for a {union}")
+            return FailingReader(column.type, f"a value of type {writer} cannot be read as {union}")
         inner = self.resolve(writer, column.branches[index])
         if column.is_struct:
             return readers.MemberReader(inner, column.type, index)
@@ -156,9 +156,11 @@ class AvroResolution:
             readable = [symbol if symbol in reader.symbols else reader.enum_default for symbol in symbols]
             return PlainReader(arrow_type, readers.enum_reader(symbols, readable))
         if writer.kind == "fixed" and (reader.kind != "fixed" or reader.size_bytes != writer.size_bytes):
-            return FailingReader(arrow_type, f"a {writer} of {writer.size_bytes} bytes for a {reader}")
+            return FailingReader(
+                arrow_type, f"a value of type {writer} with {writer.size_bytes} bytes cannot be read as {reader}"
+            )
         if not can_read(writer, reader):
-            return FailingReader(arrow_type, f"a {writer} for a {reader}")
+            return FailingReader(arrow_type, f"a value of type {writer} cannot be read as {reader}")
         read = _read_logical(writer, reader, arrow_type)
         if read is not None:
             return PlainReader(arrow_type, read)
@@ -202,12 +204,13 @@ class AvroResolution:
 
 
 def can_read(writer: AvroType, reader: AvroType) -> bool:
-    """Return whether the reader's kind accepts the writer's, ignoring nested types."""
+    """Return whether the reader's schema accepts values of the writer's type, including number promotions. Nested types
+    are not compared.
+    """
     return writer.kind == reader.kind or reader.kind in _PROMOTIONS.get(writer.kind, ())
 
 
 def _branch_for(writer: AvroType, branches: tuple[AvroType, ...]) -> int | None:
-    """Return the branch for a writer's type: first the same kind and name, then the same kind, then a promotion."""
     same = [index for index, branch in enumerate(branches) if branch.kind == writer.kind]
     named = [index for index in same if branches[index].name == writer.name]
     simple = [index for index in same if branches[index].simple_name == writer.simple_name]
@@ -220,7 +223,7 @@ def _read_logical(writer: AvroType, reader: AvroType, arrow_type: pa.DataType) -
     logical, written = logical_of(reader), logical_of(writer)
     if logical.name == "decimal" and writer.kind in {"bytes", "fixed"}:
         if written.name == "decimal" and (written.scale, written.precision) != (logical.scale, logical.precision):
-            reason = f"a decimal({written.precision}, {written.scale}) for a {arrow_type}"
+            reason = f"a value of type decimal({written.precision}, {written.scale}) cannot be read as {arrow_type}"
             return FailingReader(arrow_type, reason).read
         width = writer.size_bytes if writer.kind == "fixed" else None
         return readers.decimal_reader(logical.precision, logical.scale, width)

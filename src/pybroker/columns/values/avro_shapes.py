@@ -1,8 +1,8 @@
-"""Layouts of Avro values, by which readers skip values and find the items of lists.
+"""Layouts of Avro values, with which readers skip values and find the items of lists.
 
-Two implementations exist: numpy for all lanes, and plain Python for few lanes with long lists, because a numpy step
-costs as much for one lane as for a hundred. Both find the same positions and errors. Invariant: the cost is linear in
-the available bytes, whatever lengths the payload claims.
+Two implementations find the same positions and errors: numpy for many payloads at once, and plain Python for few
+payloads with long lists, because a numpy step costs as much for one payload as for a hundred. Invariant: the time is
+linear in the available bytes, whatever lengths the payload claims.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONG_RUN = 32
 
 
 class BadBytes(Exception):
-    """One payload is invalid from this position on."""
+    """A payload is invalid from a position on."""
 
 
 class Shape(ABC):
@@ -43,7 +43,7 @@ class Shape(ABC):
 
     @abstractmethod
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
-        """Return the position after the value at `place`. Raises BadBytes."""
+        """Return the offset after the value at offset `place` of `data`. Raises BadBytes."""
 
 
 class FixedShape(Shape):
@@ -150,7 +150,9 @@ class UnionShape(Shape):
 
 @dataclass(slots=True)
 class Items:
-    """List items of some lanes, in lane order: positions, ends, lanes, and the count of each lane."""
+    """The items of the lists in several lanes, in lane order: positions, ends, lane numbers, and the number of items of
+    each lane.
+    """
 
     starts: Numbers
     ends: Numbers
@@ -259,7 +261,6 @@ class ListShape(Shape):
     def _follow_singly(
         self, lanes: Lanes, active: Numbers, totals: Numbers, found: list[tuple[Numbers, Numbers, Numbers]]
     ) -> None:
-        """Read the rest of the lists of a few lanes in plain Python."""
         data = memoryview(lanes.data)  # type: ignore[arg-type]
         for lane in active.tolist():
             bounds = array("q")
@@ -341,7 +342,7 @@ def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: ar
 
 
 def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
-    """Return an Avro `long` and the position after it. Raises BadBytes."""
+    """Return the Avro `long` at offset `place` of `data`, and the offset after it. Raises BadBytes."""
     if place >= end:
         raise BadBytes("the payload ends within a value")
     byte = data[place]

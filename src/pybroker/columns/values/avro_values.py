@@ -1,4 +1,7 @@
-"""Payloads of AVRO schemas as columns: written with any schema version, resolved to the pinned reader's schema."""
+"""Decoding of AVRO payloads into columns.
+
+A payload may have any schema version; its values are converted to the reader's schema.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class AvroDefinition:
 
 
 class AvroReader(PayloadReader):
-    """Reads binary Avro without a container."""
+    """Reads binary Avro payloads without a file header."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""Conversion between numpy and Arrow through buffers, because Arrow's own conversions import pandas, which takes 0.3
-s.
-"""
+"""Conversion between numpy and Arrow through buffers. Arrow's own conversions import pandas, which takes 0.3 s."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def flags_of(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 
 
 def codes_of(array: pa.DictionaryArray) -> npt.NDArray[np.int32]:
-    """Return the dictionary index of each value; -1 for null."""
+    """Return the index into the dictionary for each value of a dictionary-encoded array; -1 for null."""
     indices = array.indices
     codes = np.frombuffer(indices.buffers()[1], dtype=np.int32, count=len(indices), offset=indices.offset * 4)
     return np.where(flags_of(indices.is_valid()), codes, -1) if indices.null_count else codes

@@ -1,4 +1,4 @@
-"""Columns declared by the user: validation, and conversion to exactly the declared types.
+"""Columns that the user declares for a query: validation, and conversion to exactly the declared types.
 
 A declaration lists any columns of a topic, in any order. Types must equal the types of the topic's columns, except for
 nullability, the names inside lists and maps, and the time zone in which a timestamp is shown.
@@ -32,7 +32,7 @@ def check_declared(declared: pa.Schema, available: Iterable[pa.Field]) -> None:
 
 
 def same_values(left: pa.DataType, right: pa.DataType) -> bool:
-    """Return whether arrays of both types hold the same values in the same layout."""
+    """Return whether arrays of both types store the same values in the same memory layout."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         return left.num_fields == right.num_fields and all(
             one.name == other.name and same_values(one.type, other.type) for one, other in zip(left, right, strict=True)
@@ -47,7 +47,7 @@ def same_values(left: pa.DataType, right: pa.DataType) -> bool:
 
 
 def as_declared(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    """Return the array, not copied, as a type for which `same_values` holds."""
+    """Return `array` with the type `arrow_type`, without a copy. `same_values` must be true for the two types."""
     if array.type.equals(arrow_type) and array.type == arrow_type and not arrow_type.num_fields:
         return array
     if pa.types.is_struct(arrow_type):

@@ -1,8 +1,7 @@
-"""Payloads of JSON schemas as columns, by Arrow's JSON reader, with a row-by-row fallback.
+"""Decoding of JSON payloads into columns by Arrow's JSON reader, with a row-by-row fallback.
 
-Arrow's reader requires exact types and stops at the first mismatch. A batch that it refuses is halved until the parts
-are small, and the lenient `json_values` reads the refused parts. Bad rows thus cost a few passes of the fast reader and
-one slow pass over the small parts.
+Arrow's reader requires exact types and stops at the first mismatch. A batch with a mismatch is halved until the parts
+are small; then the lenient `json_values` reads the parts with mismatches.
 
 Fields are found by name for every schema version; an absent field is null.
 """
@@ -35,7 +34,7 @@ _READ_AS_THEY_ARE = frozenset({"boolean", "int", "long", "float", "double", "str
 
 
 class JsonReader(ReaderOfOneType):
-    """Reads payloads of JSON schemas, which have an Avro definition."""
+    """Reads payloads of JSON schemas."""
 
     def __init__(self, info: SchemaInfo, versions: SchemaOfVersion, wanted: Collection[str] | None = None) -> None:
         super().__init__("JSON", versions)
@@ -67,7 +66,6 @@ class JsonReader(ReaderOfOneType):
         ]
 
     def _read_fast(self, part: pa.BinaryArray) -> list[pa.Array] | None:
-        """Return the columns; None if a row does not match its type exactly."""
         if self._fast is None or not len(part):
             return None
         try:
@@ -108,8 +106,8 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class FastType:
-    """The type that the fast reader reads, and its conversion to the column: dates and timestamps are read as
-    numbers.
+    """A type that Arrow's JSON reader can read, and the conversion to the column's type. Dates and timestamps are read
+    as numbers.
     """
 
     type: pa.DataType
@@ -179,7 +177,7 @@ def _fast_list(item: FastType) -> FastType:
 
 
 class RowsOfJson:
-    """Reads rows one by one."""
+    """Reads JSON payloads row by row."""
 
     def __init__(self, definition: AvroDefinition, fields: list[pa.Field]) -> None:
         self._fields = fields
@@ -227,7 +225,7 @@ def _reason(error: Exception) -> str:
 
 
 def build_column(values: list[Any], arrow_type: pa.DataType, rows: Numbers, failures: Failures) -> pa.Array:
-    """Return the values as an array; a value that Arrow refuses fails only its row."""
+    """Convert `values` to an array. A value that Arrow rejects makes only its row fail."""
     try:
         return pa.array(values, type=arrow_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Conversion of single JSON values to column values, for rows that the fast reader refuses and for defaults.
+"""Conversion of single JSON values to column values, for defaults and for rows that Arrow's JSON reader rejects.
 
 As lenient as Jackson in the Java client: accepts numbers as text, whole numbers with a decimal point, and numbers and
 booleans as strings. Bytes are base64; dates and timestamps are the numbers of their Avro type, or ISO texts. Absent
@@ -26,20 +26,19 @@ _SHOWN = 40
 
 
 class Unfit(ValueError):
-    """A value does not fit its column."""
+    """A JSON value does not fit its column."""
 
 
 def value_from_json(avro_type: AvroType, value: Any, *, is_default: bool = False) -> Any:
-    """Convert a JSON value to the column value of an Avro type.
-
-    Raises Unfit. In defaults, bytes are the text's characters (ISO 8859-1).
+    """Convert a JSON value to the column value of an Avro type. Raises Unfit. In defaults (`is_default`), bytes are the
+    characters of the text (ISO 8859-1).
     """
     return converter(avro_type, AvroColumns(), is_default=is_default)(value)
 
 
 def converter(avro_type: AvroType, columns: AvroColumns, *, is_default: bool = False) -> Convert:
-    """Return a function that converts JSON values of a type to input for Arrow, and raises Unfit. The type must have
-    passed `AvroColumns.type_of`.
+    """Return a function that converts JSON values of an Avro type to values for Arrow, and raises Unfit. Call
+    `AvroColumns.type_of` first: it checks the type.
     """
     kind = avro_type.kind
     if kind == "record":
@@ -75,12 +74,16 @@ def _leaf(avro_type: AvroType, is_default: bool) -> Convert:
 
 
 def _shown(value: Any) -> str:
-    return f"{value!r}"[:_SHOWN] if isinstance(value, (str, bool, int, float, Decimal)) else type(value).__name__
+    return (
+        f"{value!r}"[:_SHOWN]
+        if isinstance(value, (str, bool, int, float, Decimal))
+        else f"of type {type(value).__name__}"
+    )
 
 
 def _null(value: Any) -> None:
     if value is not None:
-        raise Unfit(f"{_shown(value)} for a null")
+        raise Unfit(f"the value {_shown(value)} is not null")
 
 
 def _boolean(value: Any) -> bool | None:
@@ -88,36 +91,36 @@ def _boolean(value: Any) -> bool | None:
         return value
     if value in {"true", "false"} if isinstance(value, str) else False:
         return bool(value == "true")
-    raise Unfit(f"{_shown(value)} for a boolean")
+    raise Unfit(f"the value {_shown(value)} is not a boolean")
 
 
-def _number(value: Any, what: str) -> Any:
+def _number(value: Any, expected: str) -> Any:
     if isinstance(value, str) and len(value) <= MAX_NUMBER_TEXT:
         text = value.strip()
         try:
             return int(text) if text.lstrip("+-").isdecimal() else Decimal(text)
         except (ValueError, InvalidOperation):
-            raise Unfit(f"{_shown(value)} for {what}") from None
+            raise Unfit(f"the value {_shown(value)} is not {expected}") from None
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise Unfit(f"{_shown(value)} for {what}")
+        raise Unfit(f"the value {_shown(value)} is not {expected}")
     return value
 
 
 def _whole(bits: int) -> Convert:
-    what = "an int" if bits == 32 else "a long"
+    expected = "an int" if bits == 32 else "a long"
     largest = 1 << (bits - 1)
 
     def convert(value: Any) -> int | None:
         if value is None:
             return None
         if type(value) is not int:
-            value = _number(value, what)
+            value = _number(value, expected)
             if not isinstance(value, int):
                 if not math.isfinite(value) or abs(value) >= 1 << 64 or value != int(value):
-                    raise Unfit(f"{_shown(value)} for {what}")
+                    raise Unfit(f"the value {_shown(value)} is not {expected}")
                 value = int(value)
         if not -largest <= value < largest:
-            raise Unfit(f"{_shown(value)} does not fit {what} of {bits} bits")
+            raise Unfit(f"the value {_shown(value)} does not fit into {expected} ({bits} bits)")
         return int(value)
 
     return convert
@@ -139,14 +142,14 @@ def _text(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, (int, float, Decimal)):
         return str(value)
-    raise Unfit(f"{_shown(value)} for a text")
+    raise Unfit(f"the value {_shown(value)} is not a text")
 
 
 def _base64(value: Any) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise Unfit(f"{_shown(value)} for bytes")
+        raise Unfit(f"the value {_shown(value)} does not represent bytes")
     try:
         return base64.b64decode(value, validate=True)
     except (ValueError, binascii.Error):
@@ -159,25 +162,25 @@ def _latin(value: Any) -> bytes | None:
     try:
         return str(value).encode("latin-1")
     except UnicodeEncodeError:
-        raise Unfit(f"{_shown(value)} for bytes") from None
+        raise Unfit(f"the value {_shown(value)} does not represent bytes") from None
 
 
 def _decimal(logical: Logical) -> Convert:
-    what = f"a decimal({logical.precision}, {logical.scale})"
+    expected = f"a decimal({logical.precision}, {logical.scale})"
 
     def convert(value: Any) -> Decimal | None:
         if value is None:
             return None
-        number = _number(value, what)
+        number = _number(value, expected)
         try:
             exact = Decimal(repr(number) if isinstance(number, float) else number)
         except InvalidOperation:
-            raise Unfit(f"{_shown(value)} for {what}") from None
+            raise Unfit(f"the value {_shown(value)} is not {expected}") from None
         _, digits, exponent = exact.normalize().as_tuple() if exact.is_finite() else (0, (), "n")
         if not isinstance(exponent, int) or -exponent > logical.scale:
-            raise Unfit(f"{_shown(value)} for {what}")
+            raise Unfit(f"the value {_shown(value)} is not {expected}")
         if any(digits) and len(digits) + exponent > logical.precision - logical.scale:
-            raise Unfit(f"{_shown(value)} for {what}")
+            raise Unfit(f"the value {_shown(value)} is not {expected}")
         return exact
 
     return convert
@@ -201,7 +204,7 @@ def _date(value: Any) -> Any:
         try:
             return date.fromisoformat(value).toordinal() - _EPOCH.toordinal()
         except ValueError:
-            raise Unfit(f"{_shown(value)} for a date") from None
+            raise Unfit(f"the value {_shown(value)} is not a date") from None
     return _whole(32)(value)
 
 
@@ -216,7 +219,7 @@ def _timestamp(unit_us: int) -> Convert:
             try:
                 moment = datetime.fromisoformat(value)
             except ValueError:
-                raise Unfit(f"{_shown(value)} for a timestamp") from None
+                raise Unfit(f"the value {_shown(value)} is not a timestamp") from None
             since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
             return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
         number = whole(value)
@@ -224,7 +227,7 @@ def _timestamp(unit_us: int) -> Convert:
             return None
         micros = int(number) * unit_us
         if not -(1 << 63) <= micros < 1 << 63:
-            raise Unfit(f"{_shown(value)} does not fit a timestamp of 64 bits in microseconds")
+            raise Unfit(f"the timestamp {_shown(value)} does not fit into 64 bits of microseconds")
         return micros
 
     return convert
@@ -235,7 +238,7 @@ def _array(item: Convert) -> Convert:
         if value is None:
             return None
         if not isinstance(value, list):
-            raise Unfit(f"{_shown(value)} for an array")
+            raise Unfit(f"the value {_shown(value)} is not an array")
         return [item(each) for each in value]
 
     return convert
@@ -246,7 +249,7 @@ def _map(item: Convert) -> Convert:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise Unfit(f"{_shown(value)} for a map")
+            raise Unfit(f"the value {_shown(value)} is not a map")
         return [(key, item(each)) for key, each in value.items()]
 
     return convert
@@ -262,7 +265,7 @@ def _record(avro_type: AvroType, columns: AvroColumns, is_default: bool) -> Conv
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise Unfit(f"{_shown(value)} for a record")
+            raise Unfit(f"the value {_shown(value)} is not a record")
         return {name: field_value(name, item, value) for name, item in fields}
 
     return convert
@@ -297,7 +300,7 @@ def _union(union: AvroType, columns: AvroColumns, is_default: bool) -> Convert:
                 return {f"member{index}": converters[index](value)}
             except Unfit as error:
                 reasons.append(str(error))
-        raise Unfit(f"the value fits no branch of the union ({reasons[0]})")
+        raise Unfit(f"the value {_shown(value)} fits no branch of the union ({reasons[0]})")
 
     return convert
 

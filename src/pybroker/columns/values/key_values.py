@@ -30,15 +30,17 @@ def sides(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
 
 
 def is_separated(info: SchemaInfo) -> bool:
-    """Return whether keys are separated. The default is INLINE, as in Pulsar's clients."""
+    """Return whether a KEY_VALUE schema puts the key into the message's key. The default is INLINE, as in Pulsar's
+    clients.
+    """
     return info.properties.get(ENCODING, "INLINE").upper() == "SEPARATED"
 
 
 class KeyValueDecoder(ValueDecoder):
-    """Decodes two columns; a record becomes a struct."""
+    """Decodes KEY_VALUE messages into the columns `key` and `value`. A record becomes a struct."""
 
     def __init__(self, key: PayloadReader | None, value: PayloadReader | None, *, separated: bool) -> None:
-        """`key` and `value`: the readers of both sides; None for a side that is not requested."""
+        """`key` and `value` read the two columns; None for a column that is not requested."""
         self._sides = [(name, side) for name, side in ((KEY, key), (VALUE, value)) if side is not None]
         self._separated = separated
         self.fields = [pa.field(name, _side_type(side)) for name, side in self._sides]

@@ -1,7 +1,7 @@
-"""Read positions ("lanes") for vectorised reading of many payloads in one buffer, with numpy.
+"""Vectorised reading of many payloads in one buffer with numpy. A lane is the read position in one payload.
 
-Invariants for any bytes: no read position is beyond its payload's end, and a failed payload is positioned at its end,
-so that later reads from it are empty and cost nothing.
+Invariants for any bytes: no read position is beyond its payload's end. A failed payload is positioned at its end, so
+later reads from it are empty and cost nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Failures:
 
 
 class Lanes:
-    """Read positions ("lanes"): one for each payload, or one for each item of lists in them.
+    """One read position for each payload, or for each item of the lists in the payloads.
 
     Positions increase from lane to lane, and reads of one lane do not reach into the next. `rows` maps lanes to
     payloads for `failures`.
@@ -131,7 +131,9 @@ class Lanes:
         return narrow
 
     def read_fixed(self, width: int) -> npt.NDArray[np.uint8]:
-        """Read the next `width` bytes of each lane as a row; zeros after a failure."""
+        """Read the next `width` bytes of each lane. Return a matrix with one row for each lane; zeros after a
+        failure.
+        """
         short = self.ends - self.places < width
         starts = self.places
         if short.any():
@@ -156,9 +158,7 @@ class Lanes:
 
 
 def slices(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> pa.BinaryArray:
-    """Return ascending, non-overlapping parts of `data` as one array: Arrow selects them from an array that includes
-    the gaps.
-    """
+    """Copy parts of `data` into one Arrow array. The parts must be in ascending order and must not overlap."""
     count = len(starts)
     if not count:
         return pa.Array.from_buffers(pa.binary(), 0, [None, pa.py_buffer(b"\0\0\0\0"), pa.py_buffer(b"")])
@@ -174,7 +174,7 @@ def slices(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> pa
 
 
 def lanes_over(values: pa.BinaryArray, rows: Numbers, failures: Failures) -> Lanes:
-    """Create a lane for each value, none of which may be null. `rows` are their rows in `failures`."""
+    """Create a lane for each value. No value may be null. `rows` are the rows of the values in `failures`."""
     _, offset_buffer, data_buffer = values.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int32, count=len(values) + 1, offset=values.offset * 4)
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.zeros(1, dtype=np.uint8)
@@ -183,8 +183,8 @@ def lanes_over(values: pa.BinaryArray, rows: Numbers, failures: Failures) -> Lan
 
 
 def placed(pieces: list[tuple[Any, pa.Array]], count: int, arrow_type: pa.DataType) -> pa.Array:
-    """Merge pieces into one array of `count` values. Each piece has the target indices of its values; other rows are
-    null.
+    """Merge arrays into one array of `count` values. Each piece is a pair: the target rows, and the values of these
+    rows. Other rows are null.
     """
     if not pieces:
         return pa.nulls(count, arrow_type)

@@ -1,7 +1,6 @@
 """The interface of payload readers, and their selection by schema version.
 
-A payload reader reads one column of payloads. `ReaderOfValues` is a `ValueDecoder` with one payload reader. The decoder
-for KEY_VALUE has one for keys and one for values.
+A payload reader reads payloads of one schema type: all messages of a topic, or the keys or values of a KEY_VALUE topic.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class PayloadReader(ABC):
 
 
 class ReaderOfValues(ValueDecoder):
-    """Decodes the payloads of a topic with plain keys."""
+    """Decodes the messages of a topic whose schema is not KEY_VALUE."""
 
     def __init__(self, reader: PayloadReader) -> None:
         self.fields = reader.fields
@@ -50,7 +49,7 @@ class ReaderOfValues(ValueDecoder):
 
 
 def decoded(columns: list[pa.Array], failures: Failures) -> DecodedValues:
-    """Return the columns with nulls in failed rows, and the reasons."""
+    """Return the decoded columns, with nulls and an error text in the rows that failed."""
     if not failures.count:
         return DecodedValues(columns, None)
     index = array_of(np.arange(len(failures.rows)), failures.rows)
@@ -71,7 +70,7 @@ ProgramT = TypeVar("ProgramT")
 
 
 class Programs(Generic[ProgramT]):
-    """Caches readers by schema version; each is created at its first use."""
+    """Caches one reader for each schema version, which is created at its first use."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class Programs(Generic[ProgramT]):
         needs_writer: bool = True,
     ) -> None:
         """`latest` reads payloads without a version and, unless `needs_writer`, payloads of unknown versions. `make`
-        may raise ValueError, which fails the version's payloads.
+        creates the reader of a version; its ValueError makes the payloads of this version fail.
         """
         self._latest = latest
         self._needs_writer = needs_writer
@@ -116,7 +115,9 @@ def _shown_version(version: bytes) -> str:
 
 
 def rows_by_version(values: pa.BinaryArray, versions: pa.BinaryArray) -> Iterator[tuple[bytes, Numbers | None]]:
-    """Yield each version with its rows; None: all rows. Null payloads are omitted."""
+    """Yield each schema version with the rows of its payloads, or None instead of the rows if all payloads have this
+    version. Null payloads are omitted.
+    """
     encoded = versions.dictionary_encode()
     names = dict(enumerate(encoded.dictionary.to_pylist()))
     if versions.null_count:
@@ -159,7 +160,7 @@ def read_by_version(
 
 
 class ReaderOfOneType(PayloadReader):
-    """Reads self-describing payloads, for which a version must only have this schema type."""
+    """Reads payloads that need no writer's schema. A payload with a schema version of another type fails."""
 
     def __init__(self, schema_type: str, versions: SchemaOfVersion) -> None:
         self._type = schema_type
@@ -181,7 +182,9 @@ class ReaderOfOneType(PayloadReader):
 
 
 def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
-    """Refuse names that differ only in case, which Spark ignores, or that equal metadata columns."""
+    """Return the fields. Raises UnreadableSchema for names that equal metadata columns or differ only in case, which
+    Spark ignores.
+    """
     taken = {name.lower(): f"the metadata column {name}" for name in (*METADATA_TYPES, ERROR_COLUMN)}
     for field in fields:
         other = taken.setdefault(field.name.lower(), f"the field {field.name!r}")

@@ -60,7 +60,7 @@ class MessageColumns:
 
 
 class Outer:
-    """The enclosing messages and the total number of fields so far, which limits the columns of a small definition."""
+    """The enclosing messages of a field, and the total number of fields so far, which is limited."""
 
     def __init__(self, names: tuple[str, ...] = (), count: list[int] | None = None) -> None:
         self._names = names

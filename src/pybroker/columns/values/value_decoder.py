@@ -29,11 +29,12 @@ def value_decoder(
     wanted: Collection[str] | None = None,
     missing_fields: MissingFields = MissingFields.FAIL,
 ) -> ValueDecoder:
-    """Return the decoder for the pinned reader's schema `info`.
+    """Return the decoder of payloads into the columns of schema `info`. Without a schema, and with mode `raw`, payloads
+    are bytes.
 
-    `versions` is called once for each version in the payloads; its exceptions pass through `decode`. With `raw` or
-    without a schema, payloads are bytes. `wanted` limits the columns, in the schema's order. Raises UnreadableSchema
-    if the schema cannot become columns.
+    `versions` returns the schema of a version, and is called once for each version in the payloads; its exceptions pass
+    through `decode`. `wanted` limits the columns. Raises UnreadableSchema if the schema cannot be represented as
+    columns.
     """
     if mode == "raw" or info is None:
         return ReaderOfValues(BytesReader())

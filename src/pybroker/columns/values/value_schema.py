@@ -25,8 +25,8 @@ SchemaOfVersion = Callable[[bytes], SchemaInfo | None]
 
 @dataclass(frozen=True)
 class DecodedValues:
-    """The payload columns of one batch. `errors` has the reasons for rows that could not be decoded; None if there
-    are none.
+    """The payload columns of one batch. `errors` contains the reason for each row that could not be decoded; None if
+    all rows were decoded.
     """
 
     columns: list[pa.Array]
@@ -41,8 +41,8 @@ class ValueDecoder(ABC):
 
     @abstractmethod
     def decode(self, values: pa.BinaryArray, keys: pa.BinaryArray, schema_versions: pa.BinaryArray) -> DecodedValues:
-        """Return the columns. A null payload gives nulls. A payload that cannot be decoded gives nulls and a reason
-        in `errors`; the caller applies its policy.
+        """Return the columns of the payloads. Null payloads give nulls. A payload that cannot be decoded gives nulls
+        and a reason in `errors`; the caller applies the policy for bad records.
         """
 
 
@@ -53,6 +53,6 @@ class ValueEncoder(ABC):
 
     @abstractmethod
     def encode(self, batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray | None]:
-        """Return the payloads of `batch`, and the keys if the schema puts them into the message's key (KEY_VALUE,
-        separated). Raises ValueError with column and row of a value that the schema cannot represent.
+        """Return the payload of each row, and the message keys if a KEY_VALUE schema is SEPARATED. Raises ValueError
+        with column and row of a value that the schema cannot represent.
         """

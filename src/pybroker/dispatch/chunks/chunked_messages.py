@@ -1,7 +1,8 @@
-"""Chunked messages at consumers. The client assembles the message, so all its chunks go to one consumer.
+"""The chunks of large messages at the consumers of a Shared or Key_Shared subscription. The client joins the chunks, so
+all chunks of a message go to one consumer.
 
-A message is tracked from the delivery of its first chunk until its consumer has no chunk left: each chunk is
-acknowledged, or waits for redelivery to any consumer.
+A message is tracked from the delivery of its first chunk until its consumer has no chunk left, because each chunk is
+acknowledged or was returned for redelivery.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ _MIN_LIMIT = 100
 
 
 class ChunkedMessage:
-    """A chunked message that was sent, at least in part, to `consumer`.
-
-    Some of the chunks at `positions` may have been returned since.
+    """A chunked message that was sent to `consumer`, at least in part. Some of the chunks at `positions` may have been
+    returned since.
     """
 
     __slots__ = ("chunk_count", "consumer", "positions", "sticky_hash")
@@ -33,10 +33,7 @@ class ChunkedMessage:
 
 
 class ChunkedMessages:
-    """The chunked messages of one dispatcher, and the consumer of each.
-
-    The dispatcher's pending acks determine which chunks a consumer has.
-    """
+    """The chunked messages of one dispatcher, and the consumer of each."""
 
     __slots__ = ("_by_uuid", "_limit", "_pending")
 
@@ -73,14 +70,13 @@ class ChunkedMessages:
         message.positions.add(position)
 
     def incomplete(self) -> list[tuple[bytes, ChunkedMessage]]:
-        """Return the message uuid and message of each message of which some chunks were not sent yet.
-
-        Sent chunks may be acknowledged.
-        """
+        """Return each message of which some chunks were not sent yet, as (uuid of the message, message)."""
         return [(uuid, each) for uuid, each in self._by_uuid.items() if len(each.positions) < each.chunk_count]
 
     def unfinished_hashes(self, consumer: ConsumerState) -> set[int]:
-        """Return the key hashes of messages of which `consumer` has received some chunks but not all."""
+        """Return the sticky key hashes of the chunked messages of which `consumer` has received some chunks and not
+        all.
+        """
         return {
             message.sticky_hash
             for message in self._by_uuid.values()
@@ -97,9 +93,10 @@ class ChunkedMessages:
     def other_chunks(
         self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
     ) -> list[Position]:
-        """Return the chunks that `consumer` has of messages of which it returns the chunks at `positions`.
+        """Return the other unacknowledged chunks at `consumer` of the messages whose chunks at `positions` the consumer
+        returns for redelivery.
 
-        Only messages of hashes for which `is_elsewhere` returns true are included.
+        Messages whose key hash is assigned to `consumer` are left out: `is_elsewhere` returns False for their hash.
         """
         given_back = set(positions)
         others: list[Position] = []
@@ -110,8 +107,8 @@ class ChunkedMessages:
         return others
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """Return the positions of all chunks at `consumer` of the message to which this entry belongs, ascending; the
-        entry's position alone if it is no chunk.
+        """Return the ascending positions of the unacknowledged chunks at `consumer` of one message: the message with a
+        chunk at `position`. Return `position` alone if the entry there is no chunk.
         """
         for message in self._by_uuid.values():
             if message.consumer is consumer and position in message.positions:
@@ -119,7 +116,6 @@ class ChunkedMessages:
         return [position]
 
     def forget(self, consumer: ConsumerState) -> None:
-        """Remove a consumer that has no unacknowledged entries."""
         self._by_uuid = {uuid: each for uuid, each in self._by_uuid.items() if each.consumer is not consumer}
 
     def clear(self) -> None:

@@ -1,9 +1,9 @@
-"""Parked chunks of a Shared subscription: chunks for which the look-ahead has no capacity. For each consumer, only the
-position of its first parked chunk is recorded; all later ones are read again.
+"""Parked chunks of a Shared subscription: chunks that do not fit into the full look-ahead buffer, and are read again
+later. For each consumer, only the position of its first parked chunk is recorded.
 
-When the look-ahead has no capacity for a chunk (`shared_redelivery.py`), later chunks for the same consumer are
-ignored until it has received all listed ones. Then a *scan* reads the entries again from that position up to the
-cursor's read position.
+When the look-ahead buffer has no capacity for a chunk (`shared_redelivery.py`), later chunks for the same consumer are
+ignored until it has received its chunks in the buffer. Then a *scan* reads the entries again from the recorded position
+up to the cursor's read position.
 
 Pure: the dispatcher decides when to scan and reports the result.
 """
@@ -17,7 +17,7 @@ from pybroker.model.position import Position
 
 
 class ParkedChunks:
-    """For each consumer, the position from which its chunks are parked.
+    """The position of the first parked chunk of each consumer.
 
     Invariant: `position` is set exactly while a scan looks for chunks of at least one consumer.
     """
@@ -39,9 +39,8 @@ class ParkedChunks:
         return self._from.get(consumer)
 
     def covers(self, consumer: ConsumerState, position: Position) -> bool:
-        """Return whether the consumer's chunk at the position is parked.
-
-        False if the active scan has passed the position.
+        """Return whether the consumer's chunk at `position` is parked. It is not if the active scan has passed
+        `position`.
         """
         first = self._from.get(consumer)
         if first is None or position < first:
@@ -52,9 +51,8 @@ class ParkedChunks:
         return consumer in self._scanned
 
     def add(self, consumer: ConsumerState, position: Position) -> None:
-        """Park all chunks of the consumer from `position` on.
-
-        The consumer must not have parked chunks at earlier positions.
+        """Park all chunks of the consumer from `position` on. The consumer must have no parked chunk at an earlier
+        position.
         """
         assert consumer not in self._scanned
         before = self._from.get(consumer)
@@ -62,7 +60,7 @@ class ParkedChunks:
         self._from[consumer] = position
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
-        """Begin a scan for these consumers, which can receive entries. Return the position at which the scan begins."""
+        """Begin a scan for the parked chunks of these consumers. Return the position of the first entry to read."""
         assert self.position is None
         self._scanned.update(consumer for consumer in consumers if consumer in self._from)
         self.position = min(self._from[consumer] for consumer in self._scanned)
@@ -74,7 +72,9 @@ class ParkedChunks:
         self.position = position
 
     def leave_scan(self, consumer: ConsumerState, position: Position) -> None:
-        """Stop scanning for a consumer, because the look-ahead has no capacity for its chunk at `position`."""
+        """Continue the scan without this consumer, because the look-ahead buffer has no capacity for its chunk at
+        `position`.
+        """
         self._scanned.discard(consumer)
         self._from[consumer] = position
         self._end_if_empty()
@@ -86,9 +86,8 @@ class ParkedChunks:
         self._end_if_empty()
 
     def forget(self, consumer: ConsumerState) -> bool:
-        """Remove a consumer.
-
-        Return whether it had parked chunks, which the dispatcher must then find by reading all entries again.
+        """Remove a consumer. Return whether it had parked chunks; the dispatcher must then read all entries again to
+        find these chunks.
         """
         self._scanned.discard(consumer)
         self._end_if_empty()

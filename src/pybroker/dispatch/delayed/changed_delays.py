@@ -51,8 +51,8 @@ class ChangedDelays:
         times[position.entry_id] = due_ms
 
     def applied(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> Sequence[int]:
-        """Return the delivery time of each entry: the changed time, or else the time in `due_times_ms`, which the
-        producer set.
+        """Return the delivery times of these entries in milliseconds since 1970: the time that an administrator set,
+        else the producer's time in `due_times_ms`.
         """
         times = self._by_ledger.get(ledger_id)
         if times is None:

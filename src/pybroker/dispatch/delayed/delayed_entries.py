@@ -1,7 +1,6 @@
-"""The index of delayed entries of a subscription: which entries wait for their delivery time, when the next is due, and
-which are due.
+"""The index of delayed entries of a subscription: which entries wait for their delivery time, and which are due.
 
-The index is kept in memory, and stored periodically (`delayed_record.py`) so that it need not be built by reading the
+The index is kept in memory, and stored periodically (`delayed_record.py`), so that it need not be built by reading the
 topic again.
 
 Memory: eight bytes per entry plus its share of a bitmap; a million entries take 9 to 10 MB. New entries are in a small
@@ -9,9 +8,8 @@ heap. A full heap becomes one *run* per ledger, an array of numbers in order of 
 
     due time in milliseconds, 42 bits (up to the year 2109) | entry id less the run's first one, 22 bits
 
-A heap of runs, by each run's next due time, merges them. An acknowledged entry is removed from the bitmap immediately,
-and from its run when the run reaches it. An entry with a changed time is listed more than once: `ChangedDelays`
-determines which time counts.
+An acknowledged entry is removed from the bitmap immediately, and from its run when the run reaches it. An entry with a
+changed time is listed more than once: `ChangedDelays` determines which time counts.
 
 Invariants: `members` has exactly the waiting entries, each of which is in the heap or in a run. Other entries of a run
 were removed or are duplicates, and are skipped.
@@ -32,7 +30,7 @@ from pybroker.dispatch.delayed.changed_delays import MAX_CHANGED_DELAYS, Changed
 from pybroker.model.position import MAX_ENTRY_ID, Position
 
 RUN_ENTRIES = 1024
-"""Newest entries are kept individually up to this number; then they become runs."""
+"""Number of newest entries at which the heap of new entries becomes runs."""
 MAX_DUE_MS = (1 << 42) - 1
 _SPAN_BITS = 22
 _SPAN_MASK = (1 << _SPAN_BITS) - 1
@@ -91,15 +89,14 @@ class DeliveryTimes:
         self.is_strict = is_strict
 
     def cutoff_ms(self, now_ms: int) -> int:
-        """Return the delivery time up to which entries are due at `now_ms`: one tick later than now, unless delivery
-        times are strict.
+        """Return the latest delivery time (milliseconds since 1970) whose entries are due at `now_ms`: `now_ms` if
+        delivery times are strict, else one tick later.
         """
         return now_ms if self.is_strict else now_ms + self.tick_ms
 
     def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
-        """Return when to look for due entries next, at most once per tick.
-
-        With strict times, entries may be late by one tick.
+        """Return when the subscription looks for due entries next, in milliseconds since 1970: at `due_ms`, but at most
+        once per tick. With strict times, entries may be late by one tick.
         """
         return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
 
@@ -132,7 +129,9 @@ class DelayedIndex:
     # --- add ---------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Sequence[int], due_times_ms: Sequence[int]) -> bool:
-        """Add entries. Return True if new runs were created, which are not stored yet."""
+        """Add delayed entries with their delivery times. Return True if this created new runs, which the caller must
+        store.
+        """
         members = self._members.get(ledger_id)
         if members is None:
             members = self._members[ledger_id] = BitMap()
@@ -152,7 +151,9 @@ class DelayedIndex:
         return True
 
     def move(self, position: Position) -> bool:
-        """Apply a changed delivery time to the entry. Return False if the entry is not delayed."""
+        """Apply the delivery time that an administrator has set for the entry at `position`. Return False if the entry
+        is not delayed.
+        """
         due_ms = self._changed.get(position)
         members = self._members.get(position.ledger_id)
         if due_ms is None or members is None or position.entry_id not in members:
@@ -203,7 +204,9 @@ class DelayedIndex:
         return None
 
     def due_count(self, cutoff_ms: int) -> int:
-        """Return the approximate number of due entries, including removed ones that are still in runs."""
+        """Return the number of entries that are due at `cutoff_ms` (milliseconds since 1970). It may include
+        acknowledged entries.
+        """
         newest = sum(each.due_ms <= cutoff_ms for each in self._newest)
         last = (cutoff_ms + 1) << _SPAN_BITS
         due = newest + sum(
@@ -300,8 +303,8 @@ class DelayedIndex:
         return self._serial
 
     def runs_after(self, serial: int) -> list[DelayedRun]:
-        """Return the runs that were created since `last_serial` was `serial`, to store them; 0 returns all runs.
-        Entries that are not in a run yet are missing.
+        """Return the runs that the index created after run number `serial` (0: all runs), for storing them. The newest
+        entries, which are not in a run yet, are missing.
         """
         return [run for _, number, run in self._runs if number > serial]
 

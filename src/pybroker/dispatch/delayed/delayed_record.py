@@ -1,4 +1,6 @@
-"""Binary format of the index of delayed entries. A record is (little-endian):
+"""Binary format of the stored index of delayed entries of a subscription.
+
+A record is (little-endian):
 
     version u8 | kind u8 | zero u16 | run count u32
     for each run:   ledger id i64 | first entry id u32 | n u32 | n numbers u64, rising
@@ -10,8 +12,7 @@ replaces all earlier records; kind MORE adds to them.
 Version 2 is written if delivery times were changed. A changed time overrides the runs, the entry's own time, and
 earlier records.
 
-The content of runs never changes, so outdated runs do no harm: the broker drops acknowledged entries after loading, and
-reads missing entries from the topic.
+Outdated runs do no harm: the broker drops acknowledged entries after loading, and reads missing entries from the topic.
 """
 
 from __future__ import annotations
@@ -56,9 +57,8 @@ def _encode(kind: int, runs: Sequence[DelayedRun], changes: Sequence[tuple[Posit
 
 
 def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
-    """Yield the runs one at a time, oldest first, so that the caller can yield to the event loop.
-
-    Raise StoreError at a record that is damaged or of an unknown version.
+    """Decode the delayed entries in the records of a subscription. Yield one run at a time, oldest first, so that the
+    caller can yield to the event loop. Raises StoreError for a damaged record or an unknown version.
     """
     try:
         for record in _valid(records):
@@ -68,7 +68,9 @@ def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
 
 
 def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
-    """Return the changed delivery times by position, from the same records. Raise StoreError for a damaged record."""
+    """Decode the delivery times that an administrator has changed: milliseconds since 1970, by position. Raises
+    StoreError for a damaged record or an unknown version.
+    """
     changes: dict[Position, int] = {}
     try:
         for record in _valid(records):
@@ -113,7 +115,7 @@ def _runs_in(record: bytes, changes: dict[Position, int]) -> Iterator[DelayedRun
             offset += _CHANGE.size
             changes[Position(ledger_id, entry_id)] = due_ms
     if offset != len(record):
-        raise ValueError("bytes left over")
+        raise ValueError(f"{len(record) - offset} unexpected bytes follow the last delivery time")
 
 
 def _little_endian(numbers: array[int]) -> array[int]:

@@ -1,7 +1,8 @@
-"""Owners of the hashes of a Key_Shared subscription, in the mode that the connected consumers requested.
+"""The owner of each key hash of a Key_Shared subscription, in the mode (AUTO_SPLIT or STICKY) that its consumers
+requested.
 
 The first consumer sets the mode and whether out-of-order delivery is allowed. Both stay until the last consumer
-disconnects. The dispatcher decides what happens to the entries of a hash that moves.
+disconnects.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from pybroker.errors import ConsumerBusy
 
 
 def new_selector(ring_points: int, options: KeySharedOptions) -> HashSelector:
-    """Return an empty selector for the mode in `options`.
-
-    `ring_points`: points per consumer on the hash ring in mode AUTO_SPLIT; with 0, ranges are halved instead.
+    """Return an empty selector, which will assign hashes to consumers in the mode of `options`. `ring_points`: points
+    of each consumer on the hash ring of AUTO_SPLIT; 0 divides hash ranges instead.
     """
     if options.ranges is not None:
         return StickyRangesSelector()
@@ -45,10 +45,8 @@ class HashOwners:
         return self._options.allow_out_of_order_delivery
 
     def add(self, consumer: ConsumerState, *, is_first: bool) -> list[ConsumerState]:
-        """Assign hashes to `consumer`. Return the consumers that lost hashes.
-
-        Raise ConsumerBusy if its mode or out-of-order flag differs from the connected consumers', ConsumerAssignError
-        for invalid ranges.
+        """Assign hashes to `consumer`. Return the consumers that lost hashes. Raises ConsumerBusy if its mode or
+        out-of-order flag differs from the connected consumers', ConsumerAssignError for invalid ranges.
         """
         if is_first:
             self._options = consumer.key_shared

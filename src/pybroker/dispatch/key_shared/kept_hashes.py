@@ -1,9 +1,8 @@
-"""Kept hashes: hashes that moved but stay with their former owner, because that consumer has some chunks of a large
-message of them.
+"""Kept hashes: key hashes of a Key_Shared subscription that stay with their former owner, because it has received some
+chunks of a large message and must receive the others.
 
-No other consumer could assemble the message, and the hash would never drain. A hash is kept until its consumer has all
-chunks of the message or has returned its chunks. With out-of-order delivery, several consumers may have incomplete
-messages of a hash.
+A hash is kept until its consumer has all chunks of the message or has returned its chunks. With out-of-order delivery,
+several consumers may have incomplete messages of a hash.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from pybroker.dispatch.key_shared.hash_owners import HashOwners
 
 
 class KeptHashes:
-    """The kept hashes of one Key_Shared dispatcher, which assigns waiting entries again after each change.
-
-    `by_hash` is public for reading: the dispatcher looks up the hash of each entry without a call.
+    """The kept hashes of one Key_Shared dispatcher. `by_hash` is public for reading: the dispatcher looks up the hash
+    of each entry without a call.
     """
 
     def __init__(self, owners: HashOwners, chunked: ChunkedMessages) -> None:
@@ -31,7 +29,9 @@ class KeptHashes:
         self.by_hash[sticky_hash] = holder
 
     def keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Keep the hashes that `loser` lost and of which it has incomplete messages. Return whether there were any."""
+        """Keep, at the consumer `loser`, the hashes that it lost to other consumers while it has only some chunks of a
+        message. Return whether there were any.
+        """
         owner = self._owners.selector.owner
         lost = [each for each in self._chunked.unfinished_hashes(loser) if owner(each) is not loser]
         kept = {sticky_hash: loser for sticky_hash in lost if not self.is_elsewhere(loser, sticky_hash)}
@@ -39,10 +39,8 @@ class KeptHashes:
         return bool(kept)
 
     def is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether another consumer must receive the entries of this hash.
-
-        A kept hash is served by the consumer that keeps it. Any other hash is served by its owner if, with out-of-order
-        delivery, the owner has an incomplete message of it.
+        """Return whether another consumer must receive the entries of this hash: the consumer that keeps the hash, or
+        the hash's owner if it has an incomplete message of it (out-of-order delivery only).
         """
         keeper = self.by_hash.get(sticky_hash)
         if keeper is not None or not self._owners.allows_out_of_order_delivery:
@@ -57,9 +55,8 @@ class KeptHashes:
         return released
 
     def release_finished(self) -> list[int]:
-        """Release the hashes whose keeper has no incomplete message of them, and return them.
-
-        If another consumer has an incomplete message of the hash, the hash is then kept there.
+        """Release the kept hashes whose consumer has no incomplete message any more, and return them. If another
+        consumer has an incomplete message of the hash, the hash is then kept there.
         """
         finished = [
             sticky_hash
@@ -72,8 +69,8 @@ class KeptHashes:
         return finished
 
     def keep_at_holders(self, sticky_hashes: Iterable[int]) -> bool:
-        """Keep each of these hashes at another consumer that has an incomplete message of the hash. Return whether one was kept.
-        With ordered delivery there is no such consumer.
+        """Keep each of these hashes at another consumer that has some chunks of a message, and not all. Return whether
+        one was kept. With ordered delivery there is no such consumer.
         """
         found = False
         for sticky_hash in sticky_hashes if self._owners.allows_out_of_order_delivery else ():

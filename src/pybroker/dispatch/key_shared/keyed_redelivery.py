@@ -1,13 +1,11 @@
-"""Entries of a Key_Shared subscription that were read and wait for delivery, with their sticky hashes. They cost a few
-bytes each.
+"""Entries of a Key_Shared subscription that were read and wait for delivery: their positions and sticky key hashes.
 
 Entries wait for redelivery, or because their hash could not be delivered when they were read: its owner had no permits,
 the hash drains at another consumer, or has no owner. All waiting entries of one hash are in one set, so that they are
 delivered in order. The set is *ready* for the hash's owner, or *parked* while no consumer may receive its entries.
-Parked entries cost no time until their hash is freed or owners change, so a blocked key does not slow others.
+Parked entries cost no time until their hash is freed or owners change.
 
-Memory: six to ten bytes an entry. For each block of 65,536 entry ids, a *column* has the waiting ids as a bitmap and
-their hashes as two bytes each; each set has its own bitmap in addition. `size_bytes` also counts hashes and bitmaps.
+Memory: six to ten bytes an entry.
 
 Each waiting hash is charged to the consumer that delays it (`bytes_of`): its owner while the hash is ready, the
 draining consumer while it is parked. So one consumer cannot use all memory.
@@ -43,7 +41,7 @@ Filler = ConsumerState | None
 class WaitingHash:
     """The waiting entries of one hash: ready for `consumer`, or parked if `consumer` is None.
 
-    Their memory is charged to `filler`. They wait since `since_ms` on the dispatcher's clock.
+    Their memory is charged to the consumer `filler`. They wait since `since_ms` on the dispatcher's clock.
     """
 
     __slots__ = ("consumer", "count", "filler", "parked", "since_ms")
@@ -69,7 +67,7 @@ class _Column:
         self.last = -1
 
     def add(self, entry_id: int, sticky_hash: int) -> bool:
-        """Return False if the entry is already listed."""
+        """Add an entry with its sticky key hash. Return False if the entry waits already."""
         if entry_id > self.last:
             self.hashes.append(sticky_hash)
             self.last = entry_id
@@ -148,7 +146,9 @@ class KeyedReplay(Waiting):
         return ENTRY_BYTES * self._count + HASH_BYTES * len(self.waiting) + PART_BYTES * self._parts
 
     def bytes_of(self, filler: Filler) -> int:
-        """Return the memory of the entries that `filler` delays; None means entries of hashes without owner."""
+        """Return the memory of the waiting entries that the consumer `filler` delays. None: entries of hashes without
+        owner.
+        """
         return self._bytes.get(filler, 0)
 
     def filler_of(self, sticky_hash: int) -> Filler:
@@ -162,7 +162,7 @@ class KeyedReplay(Waiting):
     # --- add ---------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_ids: Iterable[int], sticky_hashes: Iterable[int]) -> None:
-        """Add waiting entries with their hashes. Entries that already wait are ignored."""
+        """Add waiting entries of one ledger with their sticky key hashes. Entries that wait already are ignored."""
         columns = self._columns.setdefault(ledger_id, {})
         ready: dict[ConsumerState, list[int]] = {}
         for entry_id, sticky_hash in zip(entry_ids, sticky_hashes, strict=True):
@@ -194,7 +194,9 @@ class KeyedReplay(Waiting):
     # --- take --------------------------------------------------------------------------------------------------------
 
     def take(self, consumer: ConsumerState, max_entries: int, before: Position | None) -> list[tuple[Position, int]]:
-        """Take the lowest ready entries, ascending, with their hashes; with `before`, only entries before it."""
+        """Remove and return the lowest entries that are ready for `consumer`, ascending, each with its sticky key hash.
+        With `before`, take only entries before this position.
+        """
         ready = self._ready.get(consumer)
         if ready is None:
             return []
@@ -243,7 +245,7 @@ class KeyedReplay(Waiting):
                 self._fewer(sticky_hash, count)
 
     def unlist(self, from_positions: Mapping[int, Position]) -> None:
-        """Remove, for each of these hashes, the entries at or after the given position."""
+        """Remove waiting entries of these sticky key hashes: for each hash, the entries at or after its position."""
         wanted = {sticky_hash: each for sticky_hash, each in from_positions.items() if sticky_hash in self.waiting}
         first = min(wanted.values(), default=None)
         if first is None:
@@ -261,9 +263,8 @@ class KeyedReplay(Waiting):
     # --- changed owners ----------------------------------------------------------------------------------------------
 
     def unpark(self, sticky_hash: int) -> bool:
-        """Make the entries of this hash ready for its consumer.
-
-        Return False if none were parked or no consumer may receive them.
+        """Make the parked entries of this hash ready for the consumer that may receive them now. Return False if there
+        are no parked entries or no such consumer.
         """
         waiting = self.waiting.get(sticky_hash)
         if waiting is None or waiting.parked is None:

@@ -1,10 +1,10 @@
-"""Parked hashes of a Key_Shared subscription: hashes with more waiting entries than the memory limit allows to list.
-Their entries from a recorded position on must be read again.
+"""Parked hashes of a Key_Shared subscription: key hashes whose further entries do not fit into the full look-ahead
+buffer (`keySharedLookAheadMaxBytesPerSubscription`), and must be read again.
 
-An entry beyond the limit of listed entries (`keySharedLookAheadMaxBytesPerSubscription`) is *parked* with all later
-entries of its hash; only the position of the first is recorded. When the hash's owner can take entries again, a *scan*
-rereads entries that the cursor has passed, and takes the entries of parked hashes. A scan starts where the previous
-scan ran out of memory, so that each parked entry is reread about once.
+An entry beyond the limit is *parked* with all later entries of its hash; only the position of the first is recorded.
+When the hash's owner can take entries again, a *scan* rereads entries that the cursor has passed, and takes the entries
+of parked hashes. A scan starts where the previous scan ran out of memory, so that each parked entry is reread about
+once.
 
     listed or held, or acknowledged | parked, or acknowledged                         | not read yet
     --------------------------------^ from_position of the hash ----------------------^ the cursor's read position
@@ -66,7 +66,7 @@ class ParkedHashes:
         return HASH_BYTES * len(self._from)
 
     def from_position(self, sticky_hash: int) -> Position:
-        """Return the position from which the entries of a parked hash must be read again. The hash must be parked."""
+        """Return the position from which entries of this hash must be read again. The hash must be parked."""
         position = self._from[sticky_hash]
         if self.position is not None and sticky_hash in self._scanned:
             return max(position, self.position)
@@ -76,8 +76,8 @@ class ParkedHashes:
         return sticky_hash in self._from and position >= self.from_position(sticky_hash)
 
     def first_for(self, consumer: ConsumerState) -> Position | None:
-        """Return the lowest position from which parked entries for `consumer` must be read; None without any. During a
-        scan it may be too low.
+        """Return the position from which entries must be read again to find the parked entries for `consumer`; None if
+        it has none. During a scan, the position may be too low.
         """
         hashes = self._at.get(consumer)
         if not hashes:
@@ -98,7 +98,9 @@ class ParkedHashes:
             self._put(sticky_hash, position)
 
     def place_again(self, sticky_hash: int) -> bool:
-        """Update the consumer of one hash. Return whether it is parked and a different consumer may receive it now."""
+        """Determine again which consumer may receive the parked entries of this hash. Return whether the hash is parked
+        and the consumer is another one than before.
+        """
         if sticky_hash not in self._from:
             return False
         place = self._place(sticky_hash)
@@ -117,9 +119,8 @@ class ParkedHashes:
     # --- the scan ----------------------------------------------------------------------------------------------------
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
-        """Begin a scan for these consumers; at least one of them must have parked hashes.
-
-        Return the position at which the scan begins.
+        """Begin a scan for the parked entries of these consumers, of which at least one must have some. Return the
+        position of the first entry to read.
         """
         assert self.position is None
         for consumer in consumers:
@@ -136,8 +137,8 @@ class ParkedHashes:
         self.position = position
 
     def leave_scan(self, sticky_hash: int, position: Position) -> None:
-        """Stop scanning the hashes of this hash's consumer, because its memory has no capacity for the entry at
-        `position`.
+        """Continue the scan without the consumer of this hash, because the look-ahead buffer has no capacity for its
+        entry at `position`.
         """
         place = self._place(sticky_hash)
         for each in [each for each in self._scanned if self._place(each) is place]:

@@ -1,8 +1,7 @@
 """Auto-split hash ranges: each consumer has one region, and the regions together cover 0..65535.
 
-A new consumer takes the lower half of the largest region, the leftmost of equal ones. The region of a leaving
-consumer joins its right neighbour; the last region joins its left one. So each change moves hashes of one consumer
-only, and regions differ in size:
+A new consumer takes the lower half of the largest region, the leftmost of equal ones. The region of a leaving consumer
+joins its right neighbour; the last region joins its left one.
 
     C1 comes   |------------------------------- C1 -------------------------------|
     C2 comes   |--------------- C2 ---------------|--------------- C1 ------------|

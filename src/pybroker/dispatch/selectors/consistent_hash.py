@@ -1,12 +1,10 @@
-"""Auto-split by consistent hashing: each consumer has many points on a ring, and a hash belongs to the next point.
+"""Auto-split by consistent hashing: each consumer of a Key_Shared subscription has many points on a hash ring, and a
+hash belongs to the next point.
 
 Point i, counted from 0, of a consumer is `(murmur3_32(name NUL n NUL i) & 0x7fffffff) % 65535 + 1` with n = 0, 1, ...
 among consumers of one name. The owner of a hash is the consumer of the next point at or above it; after the last point,
 it is the consumer of the first point. A shared point belongs to the consumer that was added first, and to the next one
 when it leaves.
-
-So a consumer that joins or leaves moves a part of each other consumer's hashes, and all consumers own about equally
-many.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ HashRange = tuple[int, int]
 
 
 def fold_into_ranges(key_hashes: Iterable[int]) -> list[int]:
-    """Return the sticky hashes of these key hashes, for selectors with ranges: the hash modulo 65536, where 0 becomes
-    1.
+    """Return the sticky key hashes of these 31-bit key hashes, for selectors with hash ranges: the key hash modulo
+    65536, where 0 becomes 1.
     """
     return [key_hash % RANGE_SIZE or 1 for key_hash in key_hashes]
 
@@ -36,15 +36,14 @@ class HashSelector(ABC):
 
     @abstractmethod
     def add(self, consumer: ConsumerState) -> list[ConsumerState]:
-        """Assign hashes to `consumer`, and return the consumers that lost some.
-
-        Raise ConsumerAssignError if it cannot be assigned any; the selector is then unchanged.
+        """Assign hashes to `consumer`. Return the consumers that lost hashes. Raises ConsumerAssignError if no hash can
+        be assigned; the selector is then unchanged.
         """
 
     @abstractmethod
     def remove(self, consumer: ConsumerState) -> None:
-        """Reassign the hashes of `consumer`; the other consumers keep theirs."""
+        """Assign the hashes of `consumer` to other consumers, which keep their own hashes."""
 
     @abstractmethod
     def ranges(self) -> dict[ConsumerState, list[HashRange]]:
-        """Return the hashes of each consumer as ascending ranges, with adjacent ones joined."""
+        """Return the hashes of each consumer as ascending ranges without adjacent ranges."""

@@ -36,8 +36,8 @@ class StickyRangesSelector(HashSelector):
         for start, end in wanted:
             if start > end or start < 0:
                 raise ConsumerAssignError(
-                    f"hash range [{start}, {end}] is not a range: the start must not be after the end, and both "
-                    "must be hashes"
+                    f"the hash range [{start}, {end}] of the consumer is invalid: the start must not be negative, "
+                    "and not after the end"
                 )
         self._require_free(sorted(wanted))
         # Sorting merges two ascending sequences. All starts differ, so owners are not compared.

@@ -1,11 +1,13 @@
-"""Delta tables as targets of a pipeline. Positions and lease are app transactions in the commit that adds the files.
+"""Delta tables as targets of a pipeline.
+
+The commit that adds the files also sets the pipeline's positions and lease, as Delta's app transactions.
 
     <prefix>/epoch, <prefix>/until-ms            the lease; the commit information names its owner
     <prefix>/<topic>/ledger, .../entry           the position of each topic or partition
 
-App transactions are Delta's mechanism for such data: they survive checkpoints, log cleanup, and merges by any engine.
-Commits are not retried (`max_commit_retries=0`): delta-rs compares app ids only with commits after the table object was
-opened, so a retry could commit on a version that this process has not read.
+App transactions are preserved by checkpoints, log cleanup, and merges of any engine. Commits are not retried
+(`max_commit_retries=0`): delta-rs compares app ids only with commits after the table object was opened, so a retry
+could commit on a version that this process has not read.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _CHECKPOINT_EVERY = 50
 
 
 class DeltaLakeTable(LakeTable):
-    """A directory or URL with a Delta log, bound to one pipeline name."""
+    """A directory or URL with a Delta table, for one pipeline."""
 
     def __init__(
         self, location: str, pipeline: str, topics: Sequence[str], options: dict[str, Any] | None = None
@@ -60,8 +62,8 @@ class DeltaLakeTable(LakeTable):
         self._storage = Storage(location, options)
 
     def follow(self, topics: Iterable[str]) -> bool:
-        """Load the positions of these topics from now on, because Delta finds app transactions only by their ids.
-        Return whether any topic is new.
+        """Add topics whose positions later calls of `load` return. Return whether any topic is new. Needed because
+        Delta finds app transactions only by their ids.
         """
         new = set(topics) - set(self._topics)
         self._topics += sorted(new)
@@ -188,7 +190,9 @@ class DeltaLakeTable(LakeTable):
         return {partition_column(state.partitioning).name: partition_text(state.partitioning, partition)}
 
     def _transactions(self, before: Progress, after: Progress) -> list[Transaction]:
-        """Return the changed positions, and always the lease, so that two writers never commit without a conflict."""
+        """Return app transactions for the changed positions, and always for the lease, so that commits of two writers
+        conflict.
+        """
         transactions = [
             Transaction(f"{self._prefix}/epoch", after.lease.epoch),
             Transaction(f"{self._prefix}/until-ms", after.lease.until_ms),
@@ -239,9 +243,7 @@ class DeltaLakeTable(LakeTable):
         return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Delete removed files by age only, because readers of older versions may need them. Delta's checkpoints clean
-        the log.
-        """
+        """Delete removed files by age only, because readers of older versions may need them."""
         table: DeltaTable = state.reference
         hours = max(0, int((time.time() * 1000 - older_than_ms) // 3_600_000))
         removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
@@ -261,7 +263,7 @@ class DeltaLakeTable(LakeTable):
         ]
 
     def _tombstones(self, table: DeltaTable) -> set[str]:
-        """Return removed files that older versions still read: the files that a vacuum without retention would delete."""
+        """Return removed files that older versions of the table still contain."""
         listed = table.vacuum(0, dry_run=True, enforce_retention_duration=False)
         return set(listed)
 
@@ -272,7 +274,6 @@ class DeltaLakeTable(LakeTable):
 
 @contextmanager
 def _reachable(location: str) -> Iterator[None]:
-    """Convert delta-rs storage errors to TableUnreachable, which the service retries."""
     try:
         yield
     except (TableNotFoundError, CommitFailedError):

@@ -37,7 +37,7 @@ _SMALLER = {
 
 
 def partition_column(partitioning: Partitioning) -> pa.Field:
-    """Return the partition column, which Delta needs because it has no transforms: a timestamp for hours, a date for days."""
+    """Return the column by which a table is partitioned: a timestamp for hours, a date for days."""
     name = next(name for name, value in _COLUMNS.items() if value == partitioning)
     return pa.field(name, pa.timestamp("us", tz="UTC") if partitioning.unit == "hour" else pa.date32())
 
@@ -54,7 +54,7 @@ def partition_text(partitioning: Partitioning, value: int | None) -> str | None:
 
 
 def storable(schema: pa.Schema) -> pa.Schema:
-    """Return the types that Delta returns for these columns. All are nullable."""
+    """Return the columns with the types that Delta supports. All are nullable."""
     return pa.schema([pa.field(field.name, _storable_type(field.type)) for field in schema])
 
 
@@ -81,7 +81,7 @@ def _storable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def statistics(file: WrittenFile, schema: pa.Schema) -> dict[str, Any]:
-    """Return statistics of the usable top-level columns: `{"numRecords":..,"minValues":..,"maxValues":..,"nullCount":..}`."""
+    """Return the file's statistics in Delta's form, of the top-level columns whose types have statistics."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}

@@ -1,6 +1,4 @@
-"""Deletion of unused files of Iceberg tables, which pyiceberg does not delete: files of expired snapshots, and orphaned
-files.
-"""
+"""Deletion of unused files of Iceberg tables: files of expired snapshots, and orphaned files."""
 
 from __future__ import annotations
 
@@ -23,10 +21,10 @@ from pybroker.lake.table_format import CommitConflict
 
 
 def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_than_ms: int) -> int:
-    """Expire old snapshots without branch or tag, beyond the newest `keep_versions`, then delete the files that only they need.
+    """Expire snapshots without branch or tag that are older than `older_than_ms` and not among the newest
+    `keep_versions`. Then delete the files that only they need. Return the number of expired snapshots.
 
-    Raises CommitConflict. If the process is killed between the two steps, orphaned files remain, but no needed file is
-    missing.
+    Raises CommitConflict. If the process is killed between the two steps, orphaned files remain.
     """
     ordered = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
@@ -60,7 +58,7 @@ def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_t
 
 
 def delete_old_metadata(before: Table, after: Table) -> None:
-    """Delete metadata files that are no longer in the metadata log, as pyiceberg's own transaction does."""
+    """Delete metadata files that the metadata log of `after` no longer contains."""
     logged = {log.metadata_file for log in after.metadata.metadata_log}
     for log in before.metadata.metadata_log:
         if log.metadata_file not in logged:
@@ -103,7 +101,9 @@ def _data_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 def find_orphans(
     table: Table, storage_options: dict[str, Any] | None, older_than_ms: int, pipeline: str, epoch: int
 ) -> list[str]:
-    """Return files under the table's location that no snapshot and no entry of the metadata log needs."""
+    """Return files under the table's location that no snapshot and no metadata file needs, and that the rules of
+    `Leftovers` allow to delete.
+    """
     snapshots = table.metadata.snapshots
     known = {table.metadata_location, *(log.metadata_file for log in table.metadata.metadata_log)}
     known |= {file.statistics_path for file in table.metadata.statistics}

@@ -1,4 +1,7 @@
-"""Iceberg tables as targets of a pipeline. Positions and lease are table properties, set by the commit that adds the rows."""
+"""Iceberg tables as targets of a pipeline.
+
+The commit that adds the rows also sets the pipeline's positions and lease, as table properties.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ _UNREACHABLE = (SQLAlchemyError, RESTError, CommitStateUnknownException)
 
 
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
-    """Open a catalog of pyiceberg. The name is part of the keys of an SQL catalog."""
+    """Open a catalog with pyiceberg's `properties`. An SQL catalog stores its tables under `name`."""
     try:
         return load_catalog(name, **properties)
     except SQLAlchemyError:
@@ -68,7 +71,7 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
 
 
 class IcebergTable(LakeTable):
-    """An Iceberg table, bound to one pipeline name. Other pipelines may write into it with their own positions and leases."""
+    """An Iceberg table, for one pipeline. Other pipelines may write into the same table."""
 
     def __init__(
         self, catalog: Catalog, identifier: str, pipeline: str, storage_options: dict[str, Any] | None = None
@@ -259,7 +262,6 @@ class IcebergTable(LakeTable):
 
 @contextmanager
 def _reachable(identifier: str) -> Iterator[None]:
-    """Convert catalog errors to TableUnreachable, which the service retries."""
     try:
         yield
     except NoSuchTableError:
@@ -269,10 +271,6 @@ def _reachable(identifier: str) -> Iterator[None]:
 
 
 def _small(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with 32-bit offsets, as readers expect; pyiceberg returns large types. Field ids in the
-    metadata are kept.
-    """
-
     def field_of(field: pa.Field) -> pa.Field:
         return pa.field(field.name, inner(field.type), field.nullable, field.metadata)
 

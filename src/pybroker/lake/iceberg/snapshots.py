@@ -1,11 +1,10 @@
 """A new snapshot of an Iceberg table: manifests, manifest list, and the updates for the catalog.
 
-pyiceberg's own transaction is not used: it commits a refused append again on the new head, which doubles rows if
-another process has taken the position; it cannot replace files; and it copies the whole metadata about twenty times per
-commit. This module uses pyiceberg's manifest writers, values and catalogs.
+pyiceberg's transaction is not used: it commits a rejected append again on the new snapshot, which duplicates rows if
+another process has written them; it cannot replace files; and it copies the whole metadata about twenty times.
 
-Each commit creates a snapshot, even one that only takes the lease, because properties are protected only by the
-assertion that `main` is still the snapshot that was read.
+Each commit creates a snapshot, even a commit that only renews the lease: the catalog detects conflicts by the snapshot
+of the branch `main`.
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ _CLASS_FILES = 32  # size classes: up to 32 files, up to 1,024, ...
 
 
 class SnapshotWriter:
-    """Writes the files of one snapshot on top of the current one of `table`. It is invisible until the catalog commits it.
-
-    `written` lists the files to delete if the catalog refuses.
+    """Writes the files of one snapshot that follows the current snapshot of `table`. Readers see it when the catalog
+    commits it. `written` lists the files to delete if the catalog rejects the commit.
     """
 
     def __init__(self, table: Table, file_tag: str) -> None:
@@ -65,8 +63,8 @@ class SnapshotWriter:
         note: dict[str, str],
         merges_manifests: bool = True,
     ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-        """Write the snapshot. Return the requirements and updates for the catalog. Raises FilesGone if a file of `removed` is
-        not in the table.
+        """Write a snapshot that adds and removes data files. Return the requirements and updates for the catalog.
+        Raises FilesGone if a file of `removed` is not in the table.
         """
         manifests = self._kept_manifests(set(removed))
         if added:
@@ -154,11 +152,10 @@ class SnapshotWriter:
         return writer.to_manifest_file()
 
     def _kept_manifests(self, removed: set[str]) -> list[ManifestFile]:
-        """Return the manifests of the current snapshot. Those with removed files are rewritten without them."""
         self._removed_files: list[DataFile] = []
         if self._parent is None:
             if removed:
-                raise FilesGone("the table is empty")
+                raise FilesGone("the files to replace are no longer in the table, because the table is empty")
             return []
         kept: list[ManifestFile] = []
         present = [
@@ -219,14 +216,13 @@ class SnapshotWriter:
         return result + rest
 
     def _drop_unused(self, manifests: Sequence[ManifestFile]) -> None:
-        """Delete new manifests that were merged into other manifests of this snapshot."""
         used = {manifest.manifest_path for manifest in manifests}
         for location in [location for location in self.written if location not in used]:
             self._table.io.delete(location)
             self.written.remove(location)
 
     def _summary(self, added: Sequence[DataFile], removed: Sequence[DataFile], note: dict[str, str]) -> Summary:
-        """Return the counts as other engines write them. Totals continue from the previous snapshot."""
+        """Return the summary in the form of other engines. Totals continue from the previous snapshot."""
         figures = {
             "added-data-files": len(added),
             "added-records": sum(file.record_count for file in added),

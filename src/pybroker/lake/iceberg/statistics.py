@@ -1,4 +1,4 @@
-"""Iceberg's representation of written Parquet files and of Arrow types."""
+"""Conversion of Arrow types and of the statistics of Parquet files to Iceberg's form."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def data_files(metadata: TableMetadata, files: list[WrittenFile]) -> list[DataFi
 
 
 def storable(schema: pa.Schema) -> pa.Schema:
-    """Return the types that Iceberg returns for these columns: int for small integers, wider for unsigned ones, no nanoseconds."""
+    """Return the columns with types that Iceberg supports: int for smaller integers, wider types for unsigned integers,
+    no nanoseconds.
+    """
     return pa.schema([pa.field(field.name, storable_type(field.type), field.nullable) for field in schema])
 
 

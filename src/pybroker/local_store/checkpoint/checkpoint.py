@@ -1,4 +1,4 @@
-"""A checkpoint moves buffered entries to segment files and commits their new state in one transaction.
+"""A checkpoint: moves entries from the journal to segment files and commits their new state in one transaction.
 
 Order: write and sync segment files and their directory; commit the table's transaction (journal position, extents,
 cursors); release the journal files before that position. After a crash before the transaction, recovery writes the same
@@ -52,10 +52,10 @@ class CheckpointJob:
 def run_checkpoint(
     disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob
 ) -> dict[int, LedgerLocation]:
-    """Run the checkpoint and return the new location of each sealed ledger.
+    """Run a checkpoint. Return the new location of each sealed ledger in its segment file.
 
-    Without disk space it raises OSError, commits nothing, and can be run again with the same job. Any other OSError or
-    StoreError is fatal for the store.
+    Without disk space the function raises OSError, commits nothing, and can be called again with the same job. Any
+    other OSError or StoreError is fatal for the store.
     """
     moved: dict[int, LedgerLocation] = {}
     all_files = disk.open_file_system(directory) if len(job.works) > MAX_SINGLE_SYNCS else None

@@ -79,16 +79,15 @@ SCHEMA = {
 
 
 def row_checksum(key: object, *values: object) -> int:
-    """Return the checksum column of a row: the upper half covers the key, the lower half the whole row.
-
-    If the row is damaged but its key is intact, the damage can still be attributed to that key.
+    """Return the checksum of a row: the upper half covers the key, the lower half the whole row. So damage of the other
+    values can be attributed to the key.
     """
     key_checksum = crc32c(f"{key}|".encode())
     return (key_checksum & _KEY_MASK) << _LOW_BITS | _checksum_of(values, key_checksum)
 
 
 def is_key_right(key: object, checksum: object) -> bool:
-    """Return whether the key of a row with a wrong checksum is intact, so that the damage can be attributed to that
+    """Return whether the key of a row with a wrong `checksum` is intact, so that the damage can be attributed to this
     key.
     """
     return isinstance(checksum, int) and checksum >> _LOW_BITS == crc32c(f"{key}|".encode()) & _KEY_MASK
@@ -105,8 +104,8 @@ def _checksum_of(values: tuple[object, ...], checksum: int) -> int:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """Return the version of the tables, 0 without tables. Raises NewerTable, DamagedTable for an unknown version, and
-    sqlite3.Error.
+    """Return the version of the tables in the database, 0 without tables. Raises NewerTable, DamagedTable for an
+    unknown version, and sqlite3.Error.
     """
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     if not found:
@@ -194,7 +193,7 @@ class Digest:
     row_sum: int = 0
 
     def add(self, checksum: object) -> None:
-        """Add one row. A damaged checksum that is not a number adds nothing."""
+        """Add the checksum of one row. A damaged checksum that is not a number adds nothing."""
         self.row_count += 1
         if isinstance(checksum, int):
             self.key_sum += checksum >> _LOW_BITS
@@ -218,7 +217,9 @@ class TableCheck:
         return False
 
     def lost(self, digest: Digest | None) -> str:
-        """Describe damage beyond the `damaged` rows; empty if there is none."""
+        """Compare the added rows with the stored digest. Return a description of damage other than that in `damaged`;
+        "" if there is none.
+        """
         if digest is None:
             return f"the digest of {self.table} is missing"
         found = self._found
@@ -230,12 +231,12 @@ class TableCheck:
 
 
 def read_rows(connection: sqlite3.Connection, table: str) -> Iterator[list[Any]]:
-    """Yield rows in page order, which includes rows that a search by key would miss."""
+    """Yield all rows of a table in page order, including rows that a damaged index hides from a search by key."""
     yield from map(list, connection.execute(f"SELECT * FROM {table}"))
 
 
 def read_digest(connection: sqlite3.Connection, table: str) -> Digest | None:
-    """Return the digest that the triggers maintain. Raises sqlite3.Error."""
+    """Return the stored digest of a table, which triggers maintain; None if it is missing. Raises sqlite3.Error."""
     statement = "SELECT row_count, key_sum, row_sum FROM digests WHERE name = ?"
     found = connection.execute(statement, (table,)).fetchone()
     return None if found is None else Digest(*found)

@@ -1,11 +1,11 @@
-"""The state that checkpoints commit: one SQLite file, changed by one transaction per checkpoint.
+"""`checkpoint.db`: the state that checkpoints commit, in one SQLite file with one transaction for each checkpoint.
 
 A transaction contains `sequence` (all journal batches below it are in their final files), the valid length of each
 unsealed ledger's segment file, and the snapshots and deltas of cursors. A crash leaves either the old state with the
 whole journal, or the new state. To distinguish a new cursor from a lost one, the table remembers which cursors have
 rows.
 
-Concurrency: any thread, one at a time (a lock). The checkpoint thread commits, reading threads load.
+Concurrency: any thread, one at a time (a lock).
 """
 
 from __future__ import annotations
@@ -103,9 +103,8 @@ class CheckpointTable:
     """The file `checkpoint.db`."""
 
     def __init__(self, disk: Disk, path: Path, what_is_there: str) -> None:
-        """Open the file. It may be created, or lack facts, only if the store's directory contains no other files.
-
-        `what_is_there`: a description of these files; empty if there are none. Raises StoreError.
+        """Open the file. `what_is_there`: a description of the other files of the store; "" if there are none, and only
+        then may the file be missing or empty. Raises StoreError.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -143,8 +142,7 @@ class CheckpointTable:
         self._stored_cursors = BitMap64()
 
     def check(self) -> list[str]:
-        """Check all rows and return the cursors with damaged rows. Must run once, before any load or change.
-
+        """Check all rows. Return the ids of the cursors with damaged rows. Must run once, before any load or change.
         Raises StoreError for any other damage.
         """
         damaged: dict[str, None] = {}
@@ -169,8 +167,8 @@ class CheckpointTable:
         return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
-        """Return the facts of the last commit, or the facts of a new store if the directory is empty. Raises StoreError
-        if a fact is missing.
+        """Return the facts of the last checkpoint; of a new store if `what_is_there` (see the constructor) is "".
+        Raises StoreError if a fact is missing.
         """
         facts = Facts()
         found = set()
@@ -186,7 +184,7 @@ class CheckpointTable:
             setattr(facts, name, value)
             found.add(name)
         if not found and what_is_there:
-            raise _lost_facts(self._path, "holds no facts", what_is_there)
+            raise _lost_facts(self._path, "has an empty table of facts", what_is_there)
         if found and (missing := missing_facts(found)):
             raise self._damaged(missing)
         if found and "first_named_ledger_id" not in found:
@@ -202,8 +200,8 @@ class CheckpointTable:
         return extents
 
     def load_cursor(self, cursor_id: str) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Return the snapshot and the later deltas, each with its record number. Raises DamagedCursor, or StoreError
-        for a failed read.
+        """Return the stored snapshot of a cursor (None without one) and its later deltas, each with its record number.
+        Raises DamagedCursor, or StoreError for a failed read.
         """
         with self._lock:
             snapshots = self._read("SELECT number, data, checksum FROM snapshots WHERE cursor_id = ?", cursor_id)
@@ -213,7 +211,7 @@ class CheckpointTable:
             is_stored = _hash_of(cursor_id) in self._stored_cursors
         if is_stored and not snapshots and not deltas:
             # Not treated as a new cursor, because that would undo every acknowledgement.
-            raise DamagedCursor(f"{self._path.name} is damaged: the record of cursor {cursor_id} is missing")
+            raise DamagedCursor(f"{self._path.name} is damaged: it has no record of cursor {cursor_id}, which exists")
         for number, data, checksum in (*snapshots, *deltas):
             if checksum != row_checksum(cursor_id, number, data):
                 raise DamagedCursor(f"{self._path.name} is damaged: wrong checksum of cursor {cursor_id}")
@@ -245,7 +243,7 @@ class CheckpointTable:
             self._connection.close()
 
     def abandon(self) -> None:
-        """Close the file without changing it or its log, which a repair may need after a refused start."""
+        """Close the file after a refused start, without changing the file or its log, which a repair may need."""
         with self._lock:
             self._connection.close()
 

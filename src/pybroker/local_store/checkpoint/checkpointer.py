@@ -1,4 +1,4 @@
-"""Scheduling of checkpoints, and preparation of their input on the event loop.
+"""Schedules checkpoints, and prepares their input on the event loop.
 
 Operation: at a threshold of appends, the checkpointer freezes all buffered entries and puts a mark into the journal, in
 one event loop iteration. When the journal completes the mark, all earlier appends are durable or refused, so the frozen
@@ -47,12 +47,10 @@ class CheckpointListener(Protocol):
     """Callbacks to the store, on the event loop."""
 
     def index_stored(self, ledger_id: int, place: LedgerLocation) -> None:
-        """Called when the segment file of a sealed ledger is complete, with its index. The store then frees the
-        ledger's memory.
-        """
+        """Called when the segment file of a sealed ledger is complete. The store then frees the ledger's memory."""
 
     def checkpoint_ended(self) -> None:
-        """Called when a checkpoint is committed. Deferred appends may continue."""
+        """Called when a checkpoint is committed, so that appends that wait for it can continue."""
 
     def checkpoint_failed(self, error: BaseException) -> None: ...
 
@@ -117,7 +115,7 @@ class Checkpointer:
         return self._bytes + self._bytes_before_mark
 
     def unstored_bytes(self) -> int:
-        """Return an upper bound of the bytes that checkpoints must still write to segment files."""
+        """Return the bytes that checkpoints must still write to segment files, as an upper bound."""
         job = self._job
         works, written_bytes = (0, 0) if job is None else (len(job.works), job.written_bytes)
         records = self._records + self._records_before_mark
@@ -125,10 +123,8 @@ class Checkpointer:
         return max(0, self.live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
 
     def admits(self, ledger: LiveLedger) -> bool:
-        """Return whether `ledger` may append now; otherwise its appends wait for a checkpoint.
-
-        Part of the limit is reserved for ledgers below their share. Without it, one fast publisher would block all
-        others.
+        """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint, because the journal
+        is near its limit and most of its data is of this ledger.
         """
         if not self._is_nearly_full():
             return True
@@ -156,7 +152,7 @@ class Checkpointer:
         self.recorded(size_bytes, entry_count)
 
     def recorded(self, size_bytes: int, record_count: int = 1) -> None:
-        """Count the growth of the journal, and start a checkpoint at the threshold."""
+        """Count bytes and records that were appended to the journal. Start a checkpoint at the threshold."""
         self._bytes += size_bytes
         self._records += record_count
         if not self._is_scheduled and self._is_due():
@@ -168,16 +164,16 @@ class Checkpointer:
         self.recorded(0, 0)
 
     def created(self, ledger_id: int) -> None:
-        """Note that the record of the ledger's creation is durable in the journal."""
+        """Record that the creation of the ledger is durable in the journal."""
         self._created.append(ledger_id)
 
     def sealed(self, ledger: LiveLedger) -> None:
-        """Note that the ledger is sealed. The next checkpoint writes its index."""
+        """Record that the ledger is sealed. The next checkpoint completes its segment file with an index."""
         self._dirty[ledger.ledger_id] = ledger
         self.recorded(0)
 
     def deleted(self, ledger_id: int) -> None:
-        """Note that the record of the ledger's deletion is durable in the journal."""
+        """Record that the deletion of the ledger is durable in the journal."""
         self._deleted.append(ledger_id)
         self._dirty.pop(ledger_id, None)
         for work in self._job.works if self._job is not None else ():
@@ -185,7 +181,7 @@ class Checkpointer:
                 work.is_deleted = True
 
     def fail(self, error: BaseException) -> None:
-        """Stop after a failure of the journal, because no mark can complete any more."""
+        """Make a running checkpoint and all later ones fail with `error`, because the journal has failed."""
         self._failed = error
         if self._marked is not None and not self._marked.done():
             self._marked.set_exception(StoreError("the journal has failed"))
@@ -194,8 +190,8 @@ class Checkpointer:
         """Run a checkpoint now. Return False if it was not committed, or if the last checkpoint of a clean stop has
         already run.
 
-        `is_last`: the last checkpoint of a clean stop. No checkpoint may follow: it would clear the mark of the clean
-        stop, and the next start would require journal files that the stop has removed.
+        `is_last`: the last checkpoint of a clean stop, which records that the stop was clean. No checkpoint may follow
+        it.
         """
         async with self._lock:
             if self._failed is not None or self._has_given_up or self._has_made_last:
@@ -232,7 +228,9 @@ class Checkpointer:
         return True
 
     def stop_retrying(self) -> None:
-        """Let a checkpoint that waits for disk space fail, because the store is closing. The journal stays."""
+        """End the retries of a checkpoint that waits for disk space, because the store is closing. The journal keeps
+        the data.
+        """
         self._closing.set()
 
     async def close(self) -> None:

@@ -1,5 +1,4 @@
-"""State of cursors on the event loop: their owners, and the records that the journal has and the checkpoint table
-lacks.
+"""The records of cursors that are in the journal and not yet in the checkpoint table, and the owners of loaded cursors.
 
 Invariant: table plus registry contain each durable record of a cursor. A record leaves the registry only when the table
 contains it or a newer one. Record numbers are unique over the store, so comparing numbers shows whether a snapshot
@@ -55,7 +54,7 @@ class CursorRegistry:
         return cursor is not None and bool(cursor.deltas)
 
     def new_record(self, record_type: RecordType, cursor_id: str, data: bytes) -> CursorRecord:
-        """Return a new record with the next number. It takes effect with `apply`."""
+        """Return a new record of a cursor with the next record number. It takes effect with `apply`."""
         record = CursorRecord(record_type, cursor_id, self.next_number, data)
         self.next_number += 1
         return record
@@ -85,8 +84,8 @@ class CursorRegistry:
             self._drop_if_clean(cursor)
 
     def shelved(self, cursor_id: str) -> tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]]:
-        """Return whether a deletion made the table's rows of the cursor void, and a copy of the records that the table
-        lacks (snapshot and deltas).
+        """Return the records of a cursor that the checkpoint table lacks: whether the cursor was deleted, so that its
+        rows in the table are void; its snapshot; and its deltas.
         """
         cursor = self._cursors.get(cursor_id)
         if cursor is None:
@@ -97,7 +96,7 @@ class CursorRegistry:
         return [cursor for cursor in self._cursors.values() if cursor.is_dirty]
 
     def stored(self, cursor_id: str, number: int) -> None:
-        """Drop the records up to and including `number`, which the table now contains."""
+        """Drop the records of a cursor up to record number `number`, which the checkpoint table now contains."""
         cursor = self._cursors.get(cursor_id)
         if cursor is None:
             return
@@ -123,10 +122,8 @@ def merge(
     stored: tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]],
     shelved: tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]],
 ) -> tuple[bytes | None, list[bytes]]:
-    """Combine the records of a cursor in the table (`stored`) with the records in the registry (`shelved`). Return the
-    newest snapshot, and all deltas after it, oldest first.
-
-    The two may overlap, because a checkpoint can move records to the table between the two reads.
+    """Combine the records of a cursor in the checkpoint table (`stored`) and in the registry (`shelved`). Return the
+    newest snapshot, and all deltas after it, oldest first. Records in both count once.
     """
     is_void, shelved_snapshot, shelved_deltas = shelved
     stored_snapshot, stored_deltas = (None, []) if is_void else stored

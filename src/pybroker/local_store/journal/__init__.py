@@ -1,2 +1,3 @@
-"""The write-ahead journal: batching, writers, files, the mark of its durable end, and recovery. Start with
-`journal.py`."""
+"""The journal of the local store: batching, writers, files, the record of its durable end, and recovery. Start with
+`journal.py`.
+"""

@@ -1,4 +1,4 @@
-"""Interface of the write-ahead journal, and the common part of its drivers.
+"""Interface of the journal, which is the write-ahead log of the local store, and the common part of its drivers.
 
 A driver passes items to `journal_batcher.py`, performs its steps, and reports the result of each batch. Drivers: a
 writer thread (`journal_thread.py`), the event loop with background writes by the kernel (`journal_direct.py`), and step
@@ -59,14 +59,12 @@ class Journal(ABC):
 
     @abstractmethod
     async def close(self, *, is_covered: bool) -> None:
-        """Write the queued items, stop, and close the files. `is_covered`: a checkpoint covers all batches
-        (`JournalFiles.close`).
+        """Write the queued items, and close the files. `is_covered`: all data is in segment files and `checkpoint.db`,
+        so the next start needs no journal.
         """
 
     def forget_fenced(self, ledger_id: int) -> None:
-        """Forget that the ledger is fenced, to free memory. Call this when the queue contains no item of the ledger any
-        more.
-        """
+        """Forget that the ledger is fenced, to free memory. The queue must contain no item of the ledger any more."""
         self.batcher.forget_fenced(ledger_id)
 
     def note_end(self, ended: Ended) -> JournalBatch:

@@ -9,8 +9,7 @@ gaps. After a refused run, no later run of its ledger is written, nor any run th
 ledger before it is notified.
 
 Failure: without disk space, items are refused and the journal continues. Runs are refused first; other records only if
-releasing the reserve does not help. The bytes of a refused batch are erased, because a recovery would restore them.
-`failed` raises any other error: nothing may be written or completed after it.
+releasing the reserve does not help. `failed` raises any other error: nothing may be written or completed after it.
 
 Concurrency: one thread, except for `forget_fenced`, which is a single set operation.
 """
@@ -110,8 +109,8 @@ class JournalBatcher:
     """The state of one journal's writes. The driver performs the steps that the methods return."""
 
     def __init__(self, place: JournalLocation, next_sequence: int, max_batch_bytes: int, *, is_synced: bool) -> None:
-        """Begin at `place`. A batch above `max_batch_bytes` accepts no more items. `is_synced`: sync each batch to the
-        device.
+        """Begin at `place`. `max_batch_bytes`: a larger batch accepts no more items. `is_synced`: sync each batch to
+        the device.
         """
         self._place = place
         self._next_sequence = next_sequence
@@ -130,7 +129,7 @@ class JournalBatcher:
     # The open batch
 
     def take(self, item: JournalItem) -> bool:
-        """Add `item` to the open batch. Return False if the batch is then full."""
+        """Add an entry run or a record to the open batch. Return False if the batch is then full."""
         batch = self._batch
         if type(item) is AppendRun:
             if (self._fenced or self._fenced_listeners) and self._is_fenced(item):
@@ -160,7 +159,9 @@ class JournalBatcher:
         return run.ledger_id in self._fenced
 
     def close_batch(self, submitted_ms: float) -> Step:
-        """Close the batch and return the first step. `submitted_ms`: the time of the `put` of its oldest item."""
+        """Close the open batch and return the first step that the driver must perform. `submitted_ms`: when the oldest
+        item of the batch was put into the journal.
+        """
         self._expect(_State.COLLECTING)
         self._batch.submitted_ms = submitted_ms
         if not self._batch.parts:  # only marks, or runs of fenced ledgers
@@ -190,8 +191,8 @@ class JournalBatcher:
         return self._put() if self._batch.parts else self._erase()
 
     def failed(self, error: OSError) -> Step:
-        """Continue after a failed write, or a failed preparation of the next file. Raises `error` unless the disk is
-        full.
+        """Return the step that follows a write, or a preparation of the next file, that failed because the disk is
+        full. Raise any other `error`.
         """
         if not lacks_room(error):
             raise error

@@ -157,8 +157,8 @@ class DirectJournal(Journal):
 
 
 def open_journal(setup: JournalSetup) -> Journal:
-    """Return a direct journal if each batch must be synced and the system supports direct IO; otherwise one with a
-    thread.
+    """Return the journal for this system: without a writer thread if each batch is synced and the system supports
+    direct IO, otherwise with one.
     """
     if setup.sync_data and setup.direct_io and setup.files.current.direct is not None:
         try:

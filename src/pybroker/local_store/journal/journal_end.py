@@ -1,8 +1,5 @@
-"""The file `journal.end`: the end of the durable journal. By this end, a start distinguishes a torn tail from lost
-data.
-
-Two copies exist: one in `journal/`, and one in the directory of `checkpoint.db`, in case `journal/` is lost or replaced
-by an older copy. A start uses the later end.
+"""The file `journal.end`: a record of the end of the durable journal, by which a start distinguishes an interrupted
+write from lost data.
 
 Operation: after each durable batch, and before its callers are notified, the journal writes its end to mapped memory,
 without a sync. After `kill -9` the page cache still contains it. A checkpoint syncs the file in `journal/` after its
@@ -10,8 +7,7 @@ commit, before journal files are reused.
 
 Invariant: the recorded end is never ahead of the durable journal. After a power failure it may be older, by the batches
 since the last checkpoint; `checkpoint.db` contains the end at its last commit, too. Unreadable content is ignored. If
-the journal is not synced, only batches that a checkpoint covers are recorded. Without disk space or mapped memory, the
-store works without the file.
+the journal is not synced, only batches that a checkpoint covers are recorded.
 
 Concurrency: the journal's writer calls `noted`, the checkpoint thread `committed`; a lock protects the bytes.
 """
@@ -59,14 +55,16 @@ class JournalEndFile:
         return self._end
 
     def noted(self, next_sequence: int, generation: int, end_offset: int) -> None:
-        """Record that all batches with lower sequence numbers than `next_sequence` are durable, the last one up to
-        `end_offset`.
+        """Record that all batches below sequence number `next_sequence` are durable. `end_offset`: the end of the last
+        one in the journal file with number `generation`.
         """
         with self._lock:
             self._write(JournalEnd(next_sequence, generation, end_offset, self._end.commit))
 
     def committed(self, commit: int, sequence: int) -> None:
-        """Record durably that transaction `commit` of the table covers the batches below `sequence`. Raises OSError."""
+        """Record durably that transaction number `commit` of `checkpoint.db` covers the batches below `sequence`.
+        Raises OSError.
+        """
         with self._lock:
             end = self._end
             if sequence > end.next_sequence:
@@ -110,7 +108,9 @@ def _open(disk: Disk, directory: Path) -> MarkerFile | None:
 
 
 def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
-    """Return the end that the last run recorded, or None without a valid one. Raises OSError."""
+    """Return the end of the journal that the last run recorded in `directory`; None without a valid one. Raises
+    OSError.
+    """
     path = directory / JOURNAL_END_NAME
     if not disk.exists(path):
         return None
@@ -119,7 +119,7 @@ def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
 
 
 def latest_end(ends: Iterable[JournalEnd | None]) -> JournalEnd | None:
-    """Return the latest end and the highest commit number in `ends`."""
+    """Return the latest of these recorded ends, with the highest commit number of them; None without any."""
     known = [end for end in ends if end is not None and (end.next_sequence or end.commit)]
     if not known:
         return None

@@ -43,13 +43,13 @@ def journal_file_name(generation: int) -> str:
 
 
 def parse_journal_file_name(name: str) -> int | None:
-    """Return the generation of a journal file in use; None for other files, including spare ones."""
+    """Return the number (generation) of a journal file in use; None for other files, including spare ones."""
     stem = name.removesuffix(JOURNAL_SUFFIX)
     return int(stem) if stem != name and stem.isdecimal() else None
 
 
 def file_number(name: str) -> int | None:
-    """Return the number in the name of a journal file or spare file. No later generation may have that number."""
+    """Return the number in the name of a journal file or spare file. No new journal file may get this number."""
     return parse_journal_file_name(name.removeprefix(_SPARE_PREFIX))
 
 
@@ -97,7 +97,9 @@ class JournalFiles:
         self._failure: OSError | None = None
 
     def adopt(self, names: list[str]) -> None:
-        """Take over files of earlier runs whose batches are all covered. Some become spare files, the rest is deleted."""
+        """Take over the files of earlier runs, whose data is all in segment files. Some become spare files, the rest is
+        deleted.
+        """
         for name in names:
             path = self._directory / name
             if not name.endswith(JOURNAL_SUFFIX):
@@ -122,7 +124,9 @@ class JournalFiles:
             return self._next
 
     def take_next(self) -> JournalFile:
-        """Wait for the next file and make it the current one. Raises OSError if it could not be created."""
+        """Wait for the next journal file and return it; it is then the current one. Raises OSError if it could not be
+        created.
+        """
         ready = self.next_file()
         with self._lock:
             # The next call tries again: space may be available then.
@@ -134,7 +138,7 @@ class JournalFiles:
         return file
 
     def make_room(self) -> Future[None]:
-        """Release reserved disk space. The future is done when no more can be released."""
+        """Release reserved disk space. The future ends when no more can be released."""
         return self._background.submit(self._space.no_room)
 
     def try_again(self) -> None:
@@ -143,14 +147,13 @@ class JournalFiles:
                 self._next = self._background.submit(self._prepare, self._file_bytes)
 
     def release(self, sequence: int) -> None:
-        """Retire the files whose batches are all below `sequence`, because a checkpoint covers them."""
+        """Make the files available for reuse whose batches are all below `sequence`, because a checkpoint covers them."""
         self._background.submit(self._release, sequence)
         self.try_again()
 
     def close(self, *, is_covered: bool) -> None:
-        """Wait for the background thread and close the files. Called after the last write and the last checkpoint.
-
-        `is_covered`: a committed checkpoint covers all batches, so the next start reads no journal.
+        """Wait for the background thread and close the files, after the last write and the last checkpoint.
+        `is_covered`: the next start needs no journal.
         """
         self._background.shutdown(wait=True)
         files = [*self._full, *([self._current] if self._current else [])]

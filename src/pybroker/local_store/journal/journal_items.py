@@ -22,7 +22,7 @@ class JournalRecord:
 
 
 class JournalMark:
-    """A position in the journal: all earlier items are in batches below `sequence`."""
+    """An item that writes nothing: all items before it are in batches below `sequence`."""
 
     __slots__ = ("done", "sequence")
 
@@ -32,8 +32,8 @@ class JournalMark:
 
 
 class ListenersTold:
-    """A position in the journal: the listeners were notified of refused appends. These refusals do not affect items
-    that the listeners append after this position.
+    """An item that writes nothing: the listeners were notified of refused appends. These refusals do not affect items
+    that the listeners append after this one.
     """
 
     __slots__ = ("listeners",)

@@ -1,7 +1,8 @@
-"""Interpretation of journal files: the valid batches, the end of the journal, and the changes of each ledger.
+"""Recovery of the journal after a crash: which batches of its files are valid, and the changes of each ledger in them.
+Pure.
 
-Pure. Invariant: a batch is valid only if all batches before it, from the checkpoint's sequence number on, are valid.
-Other bytes are either a torn tail, whose entries have no receipts, or damage, which is reported and never skipped.
+Invariant: a batch is valid only if all batches before it, from the checkpoint's sequence number on, are valid. Other
+bytes are either a torn tail, whose entries have no receipts, or damage, which is reported and never skipped.
 
     after the last whole batch of a file                 synced journal              journal without sync
     old bytes, zeros, a torn batch                       torn tail: cut, reported    the same
@@ -43,7 +44,6 @@ class DamagedJournal(StoreError):
     """The journal lacks entries with receipts. The store does not start, because it would lose them unnoticed."""
 
     def __init__(self, text: str, file_name: str = "", offset: int | None = None) -> None:
-        """`text`: a description of the damage, with file name and offset."""
         super().__init__(text)
         self.file_name = file_name
         self.offset = offset
@@ -62,9 +62,9 @@ class ScannedFile:
 
 
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
-    """Find the batches of the file's current use. Batches below `covered_sequence` are in their final files already.
-
-    Raises LayoutError if the header is of another generation.
+    """Find the whole batches in a journal file that were written since its last reuse. `covered_sequence`: a checkpoint
+    covers batches with lower numbers, so they may be damaged. Raises LayoutError if the file's header has another
+    number than `generation`.
     """
     header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:
@@ -142,9 +142,8 @@ class BatchOrder:
         return live
 
     def check_end(self, end: JournalEnd | None, file_names: Mapping[int, str]) -> None:
-        """Raise DamagedJournal if the journal ends before its recorded durable end.
-
-        `file_names`: the existing files by generation.
+        """Raise DamagedJournal if the journal ends before its recorded durable end `end`. `file_names`: the existing
+        files by number, for the error.
         """
         if end is None or end.next_sequence <= self.next_sequence:
             return
@@ -162,8 +161,8 @@ class BatchOrder:
         raise DamagedJournal(text, file_name, offset)
 
     def require_files(self, first_generation: int, generations: Iterable[int]) -> None:
-        """Raise DamagedJournal if no journal file of the last run exists, although that run created one and did not
-        stop cleanly.
+        """Raise DamagedJournal if the last run did not stop cleanly and none of its journal files exists.
+        `first_generation`: the lowest number of its files; `generations`: the numbers of the existing files.
         """
         if not any(generation >= first_generation for generation in generations):
             raise DamagedJournal(
@@ -200,10 +199,9 @@ class Replayed:
 
 
 class Replay:
-    """Applies batches in order. The caller takes, stores, and commits the result of each file.
+    """Applies the batches of the journal in order. The caller takes, stores, and commits the result of each file.
 
-    The replay itself tracks the end of each ledger, so the next file can be applied while the previous file is being
-    stored.
+    The next file can be applied while the result of the previous one is being stored.
     """
 
     def __init__(self, extents: Mapping[int, LedgerExtent]) -> None:
@@ -238,7 +236,7 @@ class Replay:
         ledger_id = record.ledger_id
         expected = self._next_entry_ids.get(ledger_id)
         if expected is None:
-            raise LayoutError(f"entries of ledger {ledger_id}, which does not exist, were found")
+            raise LayoutError(f"the batch contains entries of ledger {ledger_id}, which does not exist")
         if record.first_entry_id != expected:
             raise LayoutError(
                 f"entry {ledger_id}:{record.first_entry_id} does not continue after entry {ledger_id}:{expected - 1}"
@@ -258,7 +256,7 @@ class Replay:
         self.max_ledger_id = max(self.max_ledger_id, ledger_id)
         if record.type is RecordType.LEDGER_CREATED:
             if ledger_id in self._next_entry_ids:
-                raise LayoutError(f"ledger {ledger_id} is created twice")
+                raise LayoutError(f"the journal creates ledger {ledger_id} twice")
             self._next_entry_ids[ledger_id] = 0
             self._replayed.created_ledgers.append(ledger_id)
             return

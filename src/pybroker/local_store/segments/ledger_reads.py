@@ -1,4 +1,4 @@
-"""Reads of the local store: find entries, load indexes, open files, and run the reads in threads.
+"""Reads of the local store: find entries, load indexes, open segment files, and run the reads in threads.
 
 Operation: a read of buffered entries is answered on the event loop. Any other read is one job of a reading thread.
 Ledgers without an index on disk are `LiveLedger` objects of the store; others are found by their file. Invariants: a
@@ -41,8 +41,8 @@ from pybroker.runtime import logs
 from pybroker.storage_format.segment_layout import EMPTY_EXTENT, PublishTimeOf, SegmentIndex
 
 BULK_NICENESS = 10
-"""Of bulk read threads: with normal priority they took the processor from the loop, and publishing waited for
-milliseconds.
+"""Priority of the threads for bulk reads. With normal priority they took the processor from the event loop, and
+publishing waited for milliseconds.
 """
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -176,7 +176,7 @@ class LedgerReads:
     # Locations
 
     async def sealed_place(self, ledger_id: int) -> LedgerLocation:
-        """Return the location of a sealed ledger. Raises NoSuchLedger if its file does not exist."""
+        """Return the location of a sealed ledger in its segment file. Raises NoSuchLedger if the file does not exist."""
         place = self._indexes.get(ledger_id)
         if place is None:
             loaded = await self.in_thread(self._load_job, ledger_id)
@@ -208,7 +208,9 @@ class LedgerReads:
         await self.in_thread(self._delete_job, ledger_id)
 
     async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run blocking work in a reading thread. A device error becomes a StoreError, because a retry may succeed."""
+        """Call the blocking function `work` in a reading thread and return its result. Raises StoreError for a device
+        error.
+        """
         return await self._in_pool(self._pool, partial(work, *args, **kwargs))
 
     async def _in_pool(self, pool: Executor, work: Callable[[], _T]) -> _T:
@@ -217,7 +219,7 @@ class LedgerReads:
         except FileNotFoundError as error:
             raise NoSuchLedger(f"{Path(error.filename or 'the file').name} does not exist") from error
         except OSError as error:
-            raise StoreError(f"cannot be read: {error}") from error
+            raise StoreError(f"the segment file cannot be read: {error}") from error
 
     async def close(self) -> None:
         for pool in (self._bulk_pool, self._pool):

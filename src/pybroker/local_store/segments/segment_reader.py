@@ -205,7 +205,7 @@ class Window:
         self._view = memoryview(b"")
 
     def holds_block(self, offset: int) -> bool:
-        """Return whether the first byte of a block at `offset` is in memory."""
+        """Return whether the first byte of the block at `offset` is in memory."""
         return self._start <= offset < self._start + len(self._data)
 
     def holds_payloads(self, found: FoundBlock) -> bool:
@@ -215,7 +215,7 @@ class Window:
         return self._file.read_at(min(length, max(0, self._end_offset - offset)), offset)
 
     def block_at(self, offset: int, read_bytes: int) -> Block:
-        """Decode the block at `offset`. Its payloads may be outside of the window. Raises LayoutError."""
+        """Decode the head of the block at `offset`. Its payloads may be outside of the window. Raises LayoutError."""
         if not self.holds_block(offset):
             self._move(offset, read_bytes)
         found = decode_block(self._view, offset - self._start)
@@ -226,10 +226,10 @@ class Window:
             found = decode_block(self._view, 0)
         if isinstance(found, Block):
             return found
-        raise LayoutError("the file is truncated")
+        raise LayoutError("the ledger file is truncated")
 
     def payloads(self, found: FoundBlock, skip: int, take: int) -> tuple[list[bytes], list[bool]]:
-        """Return `take` payloads after the first `skip` ones, and whether each is intact."""
+        """Return `take` payloads of a block after the first `skip` ones, and for each whether its checksum is right."""
         block = found.block
         # The window may have moved since the block was decoded.
         first_offset = found.end_offset - block.payload_bytes
@@ -258,7 +258,9 @@ class Window:
 
 
 def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) -> LoadedSegment:
-    """Load the index, or if it is damaged scan the blocks. Raises UnknownVersion."""
+    """Return the location and index of a sealed ledger in its segment file. If the index is damaged, scan the blocks.
+    Raises UnknownVersion.
+    """
     size = file.size()
     faults: list[tuple[int, str]] = []
     version: UnknownVersion | None = None
@@ -282,9 +284,10 @@ def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) 
 
 
 def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of: PublishTimeOf) -> LoadedSegment:
-    """Create the index from the blocks. `known.extent` contains the end of the blocks and, if known, the totals.
+    """Create the index of a ledger from the blocks of its segment file. `known.extent`: the end of the blocks and, if
+    known, the totals.
 
-    Each entry of a damaged block counts as one message; the bytes of the gap count as payload.
+    Each entry of a damaged block counts as one message; the bytes of the block count as payload.
     """
     index = SegmentIndex(publish_time_of)
     gaps: list[Gap] = []
@@ -326,7 +329,9 @@ def read_entries(
     max_entries: int,
     max_bytes: int,
 ) -> EntryRun:
-    """Return at least one entry, at most the entries of one read of the file. Raises DamagedSegment."""
+    """Read entries of a ledger from its segment file with one read of the disk: at least one entry, and those after it.
+    Raises DamagedSegment.
+    """
     if first_entry_id >= place.extent.entry_count:
         assert not place.is_end_known, "asked for an entry that does not exist"
         # the caller's extent is newer than the file's
@@ -388,8 +393,8 @@ def read_entries(
 
 
 def totals_before(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_id: int) -> LedgerTotals:
-    """Implement `LedgerIndex.totals_before`: add the columns of the blocks after an index point to the totals at that
-    point.
+    """Return the number of messages and bytes of a ledger before the entry `entry_id`, from the index and at most some
+    block heads.
     """
     index, extent = place.index, place.extent
     if entry_id >= extent.entry_count:
@@ -408,7 +413,7 @@ def totals_before(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_i
 
 
 def message_count_of(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_ids: BitMap) -> int:
-    """Implement `LedgerIndex.message_count_of`. Blocks are read only if some entries are batches."""
+    """Return the number of messages in these entries of a ledger. Blocks are read only if some entries are batches."""
     index, extent = place.index, place.extent
     total = 0
     for point in range(index.point_of(entry_ids.min()), index.point_of(entry_ids.max()) + 1):

@@ -1,4 +1,4 @@
-"""The bytes after the committed extent of a segment file, left by a crash between a write and its commit.
+"""The bytes after the committed end of a segment file, left by a crash between a write and its commit.
 
 Invariants: a whole entry in the file is truncated only in order to be written again with the same bytes. A file with
 any other entry stays unchanged, because truncation would lose that entry. The search ends at the first incomplete
@@ -66,8 +66,8 @@ def held_entries(file: DiskFile, extent: LedgerExtent) -> Iterator[HeldEntry]:
 def check_leftovers(
     file: DiskFile, ledger_id: int, extent: LedgerExtent, payloads: Sequence[bytes | memoryview] = ()
 ) -> None:
-    """Raise UnknownEntries if the file contains an entry after `extent` that is not among `payloads`, the entries to be
-    written after the extent.
+    """Raise UnknownEntries if the segment file contains an entry after its committed `extent` that is not among
+    `payloads`, the entries that are to be written there.
     """
     for held in held_entries(file, extent):
         index = held.entry_id - extent.entry_count

@@ -65,7 +65,9 @@ class SegmentWriter:
         self._is_begun = False
 
     def write(self, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]) -> None:
-        """Write entries as blocks, in slices that are synced one by one. Raises UnknownEntries before any change."""
+        """Write entries as blocks, synced in slices. Raises UnknownEntries, before any change, if the file contains
+        other entries at this place.
+        """
         self._begin(payloads)
         offset, entries, messages, size = self._start()
         pieces: list[bytes | memoryview] = (
@@ -97,7 +99,7 @@ class SegmentWriter:
         self.extent = LedgerExtent(offset, entries, messages, size)
 
     def seal(self) -> None:
-        """Write index and trailer. The extent does not change, because it ends with the blocks. Raises UnknownEntries."""
+        """Complete the segment file of a sealed ledger with its index. Raises UnknownEntries."""
         self._begin(())
         if self.extent.end_offset == 0:
             self.write((), ())

@@ -1,10 +1,7 @@
-"""The entry cache: recently appended entries in memory, by ledger, with a limit in bytes over all topics of the broker
-(`managedLedgerCacheSizeMB`).
+"""The entry cache: recently appended entries of all topics in memory, up to `managedLedgerCacheSizeMB`.
 
 Entries are evicted oldest first, regardless of reads: a consumer that catches up on an old backlog never evicts the
-newest entries, which other consumers read. Entries are also evicted by age while the cache is not read, so that an idle
-broker frees the memory. A cache in use is not evicted by age, because a Key_Shared subscription with a backlog rescans
-the same entries many times.
+newest entries, which other consumers read.
 
 Invariant: the cached entries of a ledger are consecutive; `size_bytes` is the sum of their payloads and, between calls,
 at most `limit_bytes` unless a single run is larger.
@@ -51,7 +48,7 @@ class EntryCache:
         self._hits_before = 0  # `hits_total` at the last `evict_old`
 
     def insert(self, run: AppendRun) -> None:
-        """Cache the entries of `run`, which follow the last ones of that ledger, and evict the oldest entries above the
+        """Cache newly appended entries, which follow the last ones of their ledger. Evict the oldest entries above the
         limit.
         """
         tail = self._tails.get(run.ledger_id)
@@ -74,8 +71,8 @@ class EntryCache:
         self._keep_limit()
 
     def evict_old(self) -> Iterator[None]:
-        """Evict entries inserted before the last call, unless the cache was read since then. The caller may yield to
-        the event loop after each step.
+        """Evict, in steps, the entries that were cached before the last call, unless the cache was read since then. The
+        caller may yield to the event loop after each step.
         """
         is_in_use = self.hits_total > self._hits_before
         self._hits_before = self.hits_total
@@ -112,8 +109,8 @@ class EntryCache:
         self.evictions_total += 1
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return consecutive entries from `first_entry_id` on, about `max_bytes` and at least one; None if the first is
-        not cached.
+        """Return cached consecutive entries from `first_entry_id` on, about `max_bytes` and at least one; None if the
+        first one is not cached.
         """
         tail = self._tails.get(ledger_id)
         if tail is None:
@@ -146,7 +143,7 @@ class EntryCache:
 
 
 def part_of(run: EntryRun, index: int, max_entries: int, max_bytes: int) -> EntryRun:
-    """Return up to `max_entries` entries of `run` from index `index` on, about `max_bytes` and at least one."""
+    """Return the entries of `run` from index `index` on, at most `max_entries`, about `max_bytes` and at least one."""
     payloads = _within(run.payloads[index : index + max_entries], max_bytes)
     counts = run.message_counts[index : index + len(payloads)]
     return EntryRun(run.ledger_id, run.first_entry_id + index, payloads, counts)

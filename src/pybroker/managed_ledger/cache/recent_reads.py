@@ -1,7 +1,7 @@
-"""Cache of the last reads from the store, so that one read serves all cursors at nearly the same position.
+"""Cache of the last reads from the ledger store, so that one read serves all cursors at nearly the same position.
 
-Pure. Each cursor also has its own read-ahead. Invariants: `size_bytes` is the sum of the runs, at most `limit_bytes`,
-in at most `MAX_RUNS` runs; the oldest run is evicted first.
+Pure. Invariants: `size_bytes` is the sum of the runs, at most `limit_bytes`, in at most `MAX_RUNS` runs; the oldest run
+is evicted first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RecentReads:
         self._by_ledger: dict[int, list[EntryRun]] = {}
 
     def put(self, run: EntryRun) -> None:
-        """Cache the entries of `run`, whose lists must not change."""
+        """Cache entries that were read. The caller must not change the lists of `run` afterwards."""
         size_bytes = sum(map(len, run.payloads))
         if size_bytes > self.limit_bytes:
             return

@@ -1,8 +1,8 @@
-"""The interface for storing managed ledger infos. `json_records.py` implements it for ledgers that only this broker
-reads, `bookkeeper_store` for ledgers that Java brokers read too.
+"""The interface for storing managed ledger infos: the lists of ledgers and cursors of topics, in the metadata store.
 
-A record is one managed ledger info in the metadata store, in one value or in several, each with a version. A change names the
-versions that it replaces, so two owners never overwrite each other.
+`json_records.py` implements it for ledgers that only this broker reads, `bookkeeper_store` for ledgers that Java
+brokers read too. A change names the versions of the stored values that it replaces, so two owners never overwrite each
+other.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class InfoRecord(ABC):
 
     @abstractmethod
     async def store(self, info: ManagedLedgerInfo) -> None:
-        """Replace the stored info. Durable on return.
+        """Replace the stored info. Durable on return. Raises StoreError, and LedgerFenced if another owner has changed
+        the info.
 
-        A failed call may still have an effect, now or later; the next call finds out. Raises StoreError, and LedgerFenced if
-        another owner has changed the stored info.
+        A failed call may still have an effect, now or later; the next call finds out.
         """
 
     @abstractmethod
     async def delete(self) -> None:
-        """Delete the stored info. Raises StoreError; BadVersionError if another owner has changed it."""
+        """Delete the stored info. Raises StoreError, and BadVersionError if another owner has changed the info."""
 
     def save_with(self, save: SaveInfo) -> None:  # noqa: B027  (a record in one value has no other users)
-        """Set the function by which other writers of parts of the record store these parts together with the owner's
-        state.
+        """Set `save`, the function that stores the owner's state. Other code that changes a part of the record calls
+        `save` to store this part.
         """
 
 
@@ -65,12 +65,14 @@ class InfoRecords(ABC):
         """Return whether a managed ledger info is stored at `path` and not marked as deleted."""
 
     async def described(self, path: str) -> StoredManagedLedger | None:
-        """Return what the metadata store has; None if there is nothing, or if it differs from Pulsar's documents."""
+        """Return the stored documents of a managed ledger for an operator; None without any, or in a layout other than
+        Pulsar's.
+        """
         return None
 
     @abstractmethod
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
-        """Store the first info at `path`, without ledgers. Raises BadVersionError if an info exists."""
+        """Store the first info at `path`, which lists no ledgers. Raises BadVersionError if an info exists."""
 
 
 def fenced(path: str) -> LedgerFenced:

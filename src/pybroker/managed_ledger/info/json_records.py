@@ -1,10 +1,8 @@
-"""Managed ledger infos as one JSON value each (`managed_ledger_info.py`).
+"""Storage of managed ledger infos as one JSON value each (`managed_ledger_info.py`).
 
-Failure: a put that fails, or whose caller is cancelled, may still be stored, now or later. The next store reads the stored value,
-and continues only if this object has stored it or tried to store it. Any other value comes from another owner.
-
-Limitations: identical bytes of another owner cannot be distinguished, but each owner first creates its own ledger, so
-values differ. A value that is deleted and created again may reach an earlier version again.
+Failure: a put that fails, or whose caller is cancelled, may still be stored, now or later. The next store reads the
+stored value, and continues only if this object has stored it or tried to store it. Any other value comes from another
+owner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The documents of a managed ledger and its cursors as they are stored in Pulsar's layout, for operators. Pure."""
+"""The documents of a managed ledger and its cursors as they are stored in Pulsar's layout, for display to operators.
+Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Finds shared documents that brokers cannot use, for `pybroker metadata check`. Reads only.
 
-Each document is decoded as brokers do it, and compared with related documents, such as the tenant of a namespace.
-Memory: the names of tenants, namespaces and clusters, the bundles of namespaces, and the partition counts of topics are
-kept; documents are not.
+Each document is decoded as brokers do it, and compared with related documents, such as the tenant of a namespace. Only
+names, bundles and partition counts are kept in memory.
 """
 
 from __future__ import annotations
@@ -79,9 +78,8 @@ class _Names:
 
 
 async def problems(store: MetadataStore, cluster_name: str, progress: Progress) -> AsyncIterator[Problem]:
-    """Yield the problems of single documents as they are found, and then the problems between documents.
-
-    Raises StoreError.
+    """Yield the problems of single documents, and then contradictions between documents. `progress` is called with the
+    number of checked documents. Raises StoreError.
     """
     names = _Names()
     count = 0

@@ -110,7 +110,7 @@ class ExportWriter:
 
 
 def checked_header(path: Path) -> tuple[Header, int]:
-    """Read the whole file, and return its header and its number of documents. Raises InvalidExport, OSError."""
+    """Check the whole export file, and return its header and its number of documents. Raises InvalidExport, OSError."""
     digest = hashlib.sha256()
     count = -1  # the header
     header: Header | None = None
@@ -131,7 +131,9 @@ def checked_header(path: Path) -> tuple[Header, int]:
 
 
 def exported_documents(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield path and value of each document of a file that `checked_header` accepted. Raises InvalidExport, OSError."""
+    """Yield path and value of each document in an export file that `checked_header` accepted. Raises InvalidExport,
+    OSError.
+    """
     with path.open("rb") as file:
         lines = _lines(path, file)
         next(lines)

@@ -16,10 +16,10 @@ Progress = Callable[[int], None]
 
 
 async def export_documents(store: MetadataStore, cluster_name: str, path: Path, progress: Progress) -> int:
-    """Write all shared documents to `path`, and return their number. Raises StoreError and OSError; then no file
-    exists.
+    """Write all shared documents to the file `path`, and return their number. Raises StoreError and OSError; then no
+    file exists.
 
-    If brokers change the store meanwhile, documents may be of different moments during the export.
+    If brokers change the store meanwhile, the documents may be of different moments.
     """
     header = Header(cluster_name, LAYOUT_VERSION, await next_start(store))
     with ExportWriter(path, header) as writer:
@@ -30,7 +30,7 @@ async def export_documents(store: MetadataStore, cluster_name: str, path: Path, 
 
 
 async def next_start(store: MetadataStore) -> int:
-    """Return the lowest number that the next start of a broker can get. The number is part of generated producer names.
+    """Return the lowest number that the next start of a broker can get. Generated producer names contain this number.
 
     ZooKeeper returns its counter only when a node is created, so in a shared store each call increases the number.
     """

@@ -42,8 +42,8 @@ class ImportResult:
 
 
 def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
-    """Return header and number of documents of an export file. Raises InvalidExport if it does not fit the cluster,
-    OSError. Raises InvalidExport, OSError.
+    """Check an export file, and return its header and its number of documents. Raises InvalidExport if the file is
+    damaged or of another cluster, and OSError.
     """
     header, count = checked_header(file)
     if header.cluster != cluster_name:
@@ -86,10 +86,7 @@ class DocumentImport:
         self._result = ImportResult()
 
     async def run(self) -> ImportResult:
-        """Import all documents.
-
-        Raises InvalidExport before anything is written. After a StoreError, repeat the import.
-        """
+        """Import all documents. Raises InvalidExport before anything is written; after a StoreError, repeat the import."""
         header, count = importable_header(self._file, self._cluster_name)
         for _ in exported_documents(self._file):
             pass  # Each document must be readable before the first one is written.
@@ -163,7 +160,7 @@ class DocumentImport:
 
 
 def paths_told(paths: list[str], most: int) -> Iterator[str]:
-    """Yield the first `most` paths, and the number of further paths."""
+    """Yield the first `most` paths for a report, and then a text with the number of further paths."""
     yield from paths[:most]
     if len(paths) > most:
         yield f"and {len(paths) - most} more"

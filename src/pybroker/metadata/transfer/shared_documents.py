@@ -55,7 +55,7 @@ before: a broker that runs meanwhile never sees a namespace without its bundles.
 
 
 async def documents(store: MetadataStore) -> AsyncIterator[Document]:
-    """Yield all shared documents, root by root, each in the order of the paths. Raises StoreError."""
+    """Yield all shared documents of a metadata store, root by root, sorted by path. Raises StoreError."""
     for root in ROOTS:
         found = await store.get(root)
         if found is not None and found.value:
@@ -72,17 +72,16 @@ async def documents(store: MetadataStore) -> AsyncIterator[Document]:
 
 
 def root_of(path: str) -> str:
-    """Return the path in `ROOTS` that is equal to `path` or above it; "" without one."""
+    """Return the element of `ROOTS` that is `path` itself or a parent of it; "" if there is none."""
     return next((root for root in ROOTS if path == root or path.startswith(f"{root}/")), "")
 
 
 def is_shared_path(path: str) -> bool:
-    """Return whether a document at this path may be imported."""
+    """Return whether a document at this path is shared by brokers, so that an import may write it."""
     return bool(root_of(path))
 
 
 def kind_of(path: str) -> DocumentKind:
-    """Return the kind of the document at a shared path."""
     root = root_of(path)
     depth = path[len(root) :].count("/")
     match root, depth:

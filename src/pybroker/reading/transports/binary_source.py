@@ -4,9 +4,8 @@ The protocol reports the first and last entry of a topic, but not its ledgers. T
 probing: a reader positioned after the end of a ledger receives the first entry of the next ledger, and a binary search
 finds the end. Boundaries of all but the last ledger never change, so they are cached.
 
-Brokers send neither markers nor messages of aborted transactions, so inside a ledger such entries are gaps. If the last
-entries of a ledger are missing, the reader checks the ledger again before it reports a loss, because ledgers are
-trimmed as a whole.
+Brokers send neither markers nor messages of aborted transactions, so such entries are gaps. If the last entries of a
+ledger are missing, the reader checks the ledger again before it reports a loss: ledgers are trimmed as a whole.
 """
 
 from __future__ import annotations
@@ -50,12 +49,14 @@ Result = TypeVar("Result")
 
 
 class BinarySource(EntrySource):
-    """A source that connects at its first use."""
+    """An entry source over the binary protocol. It connects at its first use."""
 
     leaves_out_entries = True  # because of markers
 
     def __init__(self, access: Access, patience_s: float | None = None) -> None:
-        """`patience_s`: how long to wait for an entry, or for a restarting broker. Default: the operation timeout."""
+        """`patience_s` is how long to wait for an entry, or for a restarting broker, in seconds. Default: the operation
+        timeout.
+        """
         self._access = access
         self._patience_s = access.operation_timeout_s if patience_s is None else patience_s
         self._background: BackgroundClient | None = None
@@ -221,8 +222,6 @@ class BinarySource(EntrySource):
 
 
 class _RangeReading:
-    """The read of one range, which reattaches after a lost connection."""
-
     def __init__(self, client: Client, entries: EntryRange, timeout_s: float) -> None:
         self._client = client
         self._timeout_s = timeout_s
@@ -271,9 +270,6 @@ class _RangeReading:
             self._is_done = True
 
     async def _received(self, consumer: Consumer) -> list[ReceivedEntry]:
-        """Return received entries; none if the rest of the range has only entries that readers never receive. Raises
-        RequestTimedOut.
-        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -290,7 +286,7 @@ class _RangeReading:
                     ) from None
 
     async def _is_passed(self, consumer: Consumer) -> bool:
-        """Return whether the cursor has passed the range. The broker acknowledges the markers that it reaches."""
+        """Return whether the cursor is after the range. The broker acknowledges the markers that it reaches."""
         if self._next > 0:
             await consumer.acknowledge_up_to(Position(self._entries.ledger_id, self._next - 1))
         stands = (await consumer.ends()).mark_delete
@@ -316,11 +312,11 @@ class _RangeReading:
         return consumer
 
     async def _is_stored_to_its_end(self) -> bool:
-        """Return whether the last entry of the range is stored, although GET_LAST_MESSAGE_ID returned an earlier entry.
+        """Return whether the last entry of the range is stored, although GET_LAST_MESSAGE_ID returned an earlier entry,
+        because the range ends with markers or aborted messages.
 
-        This is the case if the range ends with markers or messages of aborted transactions, which consumers never receive.
-        To find out, open a cursor after all entries of the ledger: the broker moves its mark-delete position to the last
-        stored entry of the ledger. The consumer requests no entries, so the cursor stays there.
+        Opens a cursor after all entries of the ledger: the broker moves its mark-delete position to the last stored
+        entry of the ledger. The consumer requests no entries, so the cursor stays there.
         """
         ledger_id = self._entries.ledger_id
         behind = Subscribing(_reader_name(), start=Position(ledger_id, NO_ENTRY_ID), is_from_earliest=False)
@@ -338,10 +334,8 @@ class _RangeReading:
         )
 
     async def _ended_before(self, beyond: ReceivedEntry) -> None:
-        """Handle `beyond`, an entry after the range that arrived before the last entry of the range.
-
-        The missing entries are lost, or they are markers or aborted messages, which consumers never receive. Raises
-        DataLoss.
+        """Handle `beyond`, an entry after the range that arrived before the last entry of the range. Raises DataLoss
+        unless the missing entries are markers or aborted messages.
         """
         self._is_done = True
         if self._next >= self._end:

@@ -36,7 +36,7 @@ BEYOND_END = 416
 
 
 class RestSource(EntrySource):
-    """The common part of the two sources that use the broker's REST API: everything except the entries."""
+    """The common part of the entry sources that use the broker's REST API: everything except reading entries."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -67,7 +67,9 @@ class RestSource(EntrySource):
         return plans
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Read as documented in `EntrySource.read`. Entries that readers never receive are marked in the runs."""
+        """Read as documented in `EntrySource.read`. Messages of aborted transactions and markers are flagged in the
+        runs.
+        """
         return self._hidden.marked(entries, self.read_stored(entries))
 
     @abstractmethod
@@ -108,15 +110,13 @@ class RestSource(EntrySource):
 
 
 class BulkSource(RestSource):
-    """The source for the bulk endpoint. Needs a broker of this project."""
+    """An entry source over the bulk endpoint, which only pybroker has."""
 
     def read_stored(self, entries: EntryRange) -> Iterator[EntryRun]:
         return self.read_in_bulk(entries)
 
 
 class _BulkRead:
-    """The read of one range."""
-
     def __init__(self, rest: RestClient, options: SourceOptions, entries: EntryRange) -> None:
         self._rest = rest
         self._patience_s = options.patience_s
@@ -145,20 +145,19 @@ class _BulkRead:
                 continue
             if time.monotonic() + pause_s > deadline_s:
                 raise Unreachable(
-                    f"{self._what()} failed: {self._rest.where} stopped responding: {_shown(failure)}"
+                    f"{self._name_of_read()} failed: {self._rest.where} stopped responding: {_shown(failure)}"
                 ) from failure
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _answer(self) -> Iterator[EntryRun]:
-        """Yield the runs of one response, in whole blocks."""
         reader = self._reader
         response = self._rest.open("GET", f"{self._path}?first={reader.next_entry_id}&end={reader.end_entry_id}")
         try:
             left_bytes = response.length
             if left_bytes is None:
                 raise ReadingFailed(
-                    f"{self._what()} failed: {self._rest.where} did not send the length of its response"
+                    f"{self._name_of_read()} failed: {self._rest.where} did not send the length of its response"
                 )
             rest = memoryview(b"")
             while left_bytes and not reader.is_done:
@@ -186,7 +185,7 @@ class _BulkRead:
         entries = self._entries
         if error.status in {NOT_FOUND, GONE, BEYOND_END}:
             raise DataLoss(
-                f"{self._what()} failed: entries from {entries.ledger_id}:{self._reader.next_entry_id} on are "
+                f"{self._name_of_read()} failed: entries from {entries.ledger_id}:{self._reader.next_entry_id} on are "
                 f"lost: {error}"
             ) from error
         if error.status not in BUSY_STATUSES:
@@ -195,11 +194,11 @@ class _BulkRead:
     def _loss(self, damage: DamagedBlocks) -> DataLoss:
         ledger_id = self._entries.ledger_id
         return DataLoss(
-            f"{self._what()}: entries {ledger_id}:{damage.first_entry_id} to {ledger_id}:{damage.last_entry_id} are damaged:"
-            f" {damage}; `pybroker ledger verify` lists the damage"
+            f"{self._name_of_read()}: entries {ledger_id}:{damage.first_entry_id} to {ledger_id}:{damage.last_entry_id} are"
+            f" damaged: {damage}; `pybroker ledger verify` lists the damage"
         )
 
-    def _what(self) -> str:
+    def _name_of_read(self) -> str:
         entries = self._entries
         first, end = entries.first_entry_id, entries.end_entry_id
         return f"{entries.topic}: entries {entries.ledger_id}:{first} up to {entries.ledger_id}:{end}"

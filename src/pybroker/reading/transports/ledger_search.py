@@ -1,8 +1,7 @@
-"""Search for the ledgers of a topic between two positions by probing entries, because the binary protocol does not list
-ledgers.
+"""Search for the ledgers of a topic between two positions, because the binary protocol does not list ledgers.
 
-`entry_at(position)` returns the first entry at or after `position`, which must exist. A ledger with a successor never changes,
-so its end is remembered. The search costs one probe per ledger and one per halving of its length.
+The function `entry_at(position)` returns the first entry at or after `position`, which must exist. A ledger with a
+successor never changes, so its end is cached. The search makes one call per ledger and one per halving of its length.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ WRONG_CHECKSUM = "wrong checksum of the payload"
 
 
 class DamagedBlocks(Exception):
-    """Damaged blocks: the entries from `first_entry_id` to `last_entry_id` (inclusive) cannot be read here."""
+    """Blocks are damaged: the entries from `first_entry_id` to `last_entry_id` (inclusive) cannot be read here."""
 
     def __init__(self, first_entry_id: int, last_entry_id: int, reason: str) -> None:
         super().__init__(reason)
@@ -38,8 +38,6 @@ class DamagedBlocks(Exception):
 
 @dataclass(slots=True)
 class _Found:
-    """The whole blocks of a buffer, up to `offset`."""
-
     starts: list[npt.NDArray[np.int64]]
     lengths: list[npt.NDArray[np.int64]]
     first_entry_id: int
@@ -47,10 +45,10 @@ class _Found:
 
 
 class BlockReader:
-    """Reads the entries from `next_entry_id` to `end_entry_id` (exclusive) of one ledger from its blocks, buffer by buffer.
+    """Reads the entries from `next_entry_id` to `end_entry_id` (exclusive) of one ledger from its blocks, buffer by
+    buffer.
 
-    It skips blocks before the first and after the last entry. A block that is incomplete at the end of a buffer is not read;
-    the caller passes it again with the next buffer.
+    A block that is incomplete at the end of a buffer is not read; the caller passes it again with the next buffer.
     """
 
     def __init__(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> None:
@@ -63,10 +61,8 @@ class BlockReader:
         return self.next_entry_id >= self.end_entry_id
 
     def read(self, data: memoryview, offset: int = 0) -> tuple[EntryRun | None, int]:
-        """Return the entries of the whole blocks from `offset` on (None without entries), and the offset of the first
-        incomplete block.
-
-        Raises DamagedBlocks after the entries before the damage were returned.
+        """Return the entries of the complete blocks from `offset` on (None without entries), and the offset of the
+        first incomplete block. Entries in front of damage are returned first; the next call raises DamagedBlocks.
         """
         found = _Found([], [], self.next_entry_id, offset)
         try:

@@ -1,9 +1,9 @@
 """Reading of sealed ledgers from segment files of a broker on this host. Other ledgers are read over the bulk endpoint.
 
-Invariants: the directory belongs to the broker (both have the same run id); a file is read only if it is sealed and contains
-the requested entries; each block is verified to belong there. If a file is missing, its entries are requested over the bulk
-endpoint: the broker knows whether they were trimmed. Sealed files never change, and an open file can be read to its end after
-its deletion.
+Invariants: the directory belongs to the broker (both have the same run id); a file is read only if it is sealed and
+contains the requested entries; each block is verified. If a file is missing, its entries are requested over the bulk
+endpoint: the broker knows whether they were trimmed. Sealed files never change, and an open file can be read to its end
+after its deletion.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def broker_directory(source: RestSource) -> tuple[Path | None, str]:
 
 
 class SegmentSource(RestSource):
-    """A source for segment files. It holds a lease from the start of a plan on, until the next plan of that topic or
-    `close`.
+    """An entry source for segment files. It holds a read lease from the start of a plan on, until the next plan of that
+    topic or `close`.
     """
 
     def __init__(self, options: SourceOptions, directory: Path) -> None:
@@ -122,8 +122,6 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 class _SealedFile:
-    """The read of one range from an open segment file."""
-
     def __init__(self, path: Path, descriptor: int, entries: EntryRange) -> None:
         self._path = path
         self._descriptor = descriptor
@@ -132,9 +130,7 @@ class _SealedFile:
 
     @property
     def holds_entries(self) -> bool:
-        """Return whether the file is sealed and contains all requested entries. If its index is damaged, the broker
-        must read it.
-        """
+        """Return whether the file is sealed and contains all requested entries. False if its index is damaged."""
         return self._place is not None and self._entries.end_entry_id <= self._place[0].entry_count
 
     def runs(self) -> Iterator[EntryRun]:
@@ -153,7 +149,7 @@ class _SealedFile:
             if run is not None:
                 yield run
             elif offset + len(data) >= extent.end_offset and not reader.is_done:
-                raise self._loss(reader.next_entry_id, entries.end_entry_id - 1, "the blocks end here")
+                raise self._loss(reader.next_entry_id, entries.end_entry_id - 1, "the file ends before these entries")
             wanted = max(CHUNK_BYTES, bytes_needed(data, end))
             offset += end
 

@@ -47,7 +47,7 @@ class _TooComplex(Exception):
 
 
 def find_problem(reader: AvroType, writer: AvroType) -> Problem | None:
-    """Return why `reader` cannot read all data of `writer`, or None."""
+    """Return why a consumer with the schema `reader` cannot read all data of the schema `writer`; None if it can."""
     try:
         return _Resolution(reader, writer).find_problem()
     except _TooComplex as error:
@@ -232,7 +232,6 @@ class _ReaderAliases:
     """The reader's aliases, applied to names of the writer's types and fields. Schemas are not changed."""
 
     def __init__(self, reader: AvroType | None) -> None:
-        """`reader` is None if no aliases apply."""
         self._types: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
         for avro_type in all_types(reader) if reader is not None else ():
@@ -256,7 +255,9 @@ class _ReaderAliases:
         return [renamed.get(avro_field.name, avro_field.name) for avro_field in writer.fields]
 
     def problem_with(self, writer: AvroType) -> str | None:
-        """Return why the aliases cannot be applied: two of the writer's names would become equal."""
+        """Return the reason why the reader's aliases cannot be applied to `writer`; None if they can: no two of its
+        names become equal.
+        """
         if not self._types and not self._fields:
             return None
         for avro_type in all_types(writer):

@@ -1,4 +1,4 @@
-"""Compatibility strategies, and which schemas they accept. Pure; start with `check`.
+"""The compatibility strategies of schemas, and which new schemas they accept. Pure; start with `check`.
 
 | Strategy | The new schema must | compared with |
 |---|---|---|
@@ -60,9 +60,8 @@ _EXISTING_READS = frozenset(
 
 
 def check(strategy: CompatibilityStrategy, existing: Sequence[SchemaData], new: SchemaData) -> None:
-    """Raise Incompatible, with the reason, unless `new` may follow `existing` (oldest first).
-
-    `new` must have passed `validate`; otherwise this raises InvalidSchema.
+    """Raise Incompatible, with the reason, unless the strategy accepts `new` after the versions `existing` (oldest
+    first). `new` must have passed `validate`; otherwise this raises InvalidSchema.
     """
     if strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE or not existing:
         return
@@ -88,7 +87,9 @@ def _check_definitions(
     if new.type is SchemaType.KEY_VALUE:
         _check_key_value(strategy, existing, new, side)
     elif strategy is CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
-        raise Incompatible(f"{side}strategy {strategy} permits no schema that differs from the existing one")
+        raise Incompatible(
+            f"{side}the strategy {strategy} permits no schema that differs from the topic's existing schema"
+        )
     elif new.type in {SchemaType.AVRO, SchemaType.JSON}:
         _check_avro(strategy, existing, new, side)
     elif new.type is SchemaType.PROTOBUF_NATIVE:

@@ -117,7 +117,6 @@ async def _attach(connection: Connection, request: pb.CommandSubscribe, name: To
 
 
 async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic: TopicBase) -> Consumer:
-    """Attach the consumer to `topic`, or raise TopicFenced if the topic is closing."""
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
@@ -204,9 +203,9 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
 
 
 async def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Detach a consumer. Its unacknowledged messages are redelivered.
+    """Close a consumer. Its unacknowledged messages are redelivered.
 
-    This is a task like SUBSCRIBE, so it cannot overtake an earlier SUBSCRIBE of the same id.
+    A task like SUBSCRIBE, so that it cannot overtake an earlier SUBSCRIBE of the same id.
     """
     request = command.close_consumer
     consumer = connection.consumers.pop(request.consumer_id, None)
@@ -264,8 +263,8 @@ def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) ->
 async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -> None:
     """Return the last message id and the mark-delete position.
 
-    Wait until the state of transactions is recovered. Before that, the max read position could be too low, and a reader
-    would stop before committed messages.
+    Waits until the state of transactions is recovered. Before that, the max read position could be too low, and a
+    reader would stop before committed messages.
     """
     request = command.getLastMessageId
     consumer = require_consumer(connection, request.consumer_id)

@@ -1,4 +1,4 @@
-"""Error responses of commands that have their own response type instead of ERROR."""
+"""Error responses of commands whose response type has error fields, so that they do not use ERROR."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def answered(
     connection: Connection, reply: pb.BaseCommand, refuse: Callable[[BrokerError], None], topic: str = ""
 ) -> Iterator[None]:
-    """Run the block, then send `reply`. If the block raises, `refuse` first writes the error into `reply`."""
+    """Run the block, then send `reply`. If the block raises an error, `refuse` writes it into `reply` first."""
     try:
         yield
     except Exception as failure:  # noqa: BLE001  (`answerable` sorts them)

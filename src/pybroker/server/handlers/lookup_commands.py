@@ -32,9 +32,6 @@ async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) 
 
 
 def _require_metadata(connection: Connection, topic: TopicName) -> None:
-    """Require the lookup permission. A missing tenant is reported as TopicNotFound, as in Pulsar. (LOOKUP reports an
-    authorization error.)
-    """
     try:
         with refused_to("Get Partition Metadata"):
             connection.broker.broker_context.authorization.require_lookup(topic, connection.role)
@@ -56,7 +53,7 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
             connection.broker.broker_context.authorization.require_lookup(topic, connection.role)
         found = await connection.broker.lookup(
             topic,
-            request.advertised_listener_name or None,
+            request.advertised_listener_name or connection.listener_name,
             is_authoritative=request.authoritative,
             parking=connection.uncounted_request,
         )

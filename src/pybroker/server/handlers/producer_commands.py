@@ -64,7 +64,7 @@ async def _create_producer(connection: Connection, request: pb.CommandProducer) 
 def _note_refusal(
     connection: Connection, request: pb.CommandProducer, name: TopicName, error: BrokerError | StoreError
 ) -> None:
-    """Record the refusal for `explain`, which may run after the client has disconnected."""
+    """Record the error for `explain`, which may run after the client has disconnected."""
     broker = connection.broker
     if isinstance(error, (TopicNotFound, AuthorizationError)) and broker.loaded.get(name) is None:
         return  # unknown topics are unlimited and would displace real ones
@@ -156,7 +156,7 @@ async def _make_initial_subscription(topic: Topic, name: str) -> None:
 
 
 async def close_producer(connection: Connection, command: pb.BaseCommand) -> None:
-    """Detach a producer after all its sends are answered."""
+    """Close a producer after all its sends are answered."""
     request = command.close_producer
     opened = connection.producers.get(request.producer_id)
     if opened is not None:

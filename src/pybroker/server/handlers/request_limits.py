@@ -1,7 +1,4 @@
-"""Size limits of request contents, checked before anything is copied.
-
-Element counts are checked first, because they are known without reading the elements.
-"""
+"""Size limits of lists and texts in requests, checked before they are copied."""
 
 from __future__ import annotations
 
@@ -24,7 +21,9 @@ class Pairs(Sized, Iterable[Pair], Protocol):
 
 
 def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: type[BrokerError], owner: str) -> None:
-    """Raise `error` if the keys and values exceed `limit` bytes, or if there are more than `limit` pairs."""
+    """Raise `error` if the keys and values of a request's properties exceed `limit` bytes, or if there are more than
+    `limit` pairs. `limit_key` and `owner` are the configuration key and the owner of the properties, for the text.
+    """
     if len(pairs) > limit:
         raise error(
             f"the request has {len(pairs)} {owner} properties, which exceed the limit {limit_key}={limit} (in bytes)"
@@ -34,7 +33,7 @@ def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: ty
         raise error(f"the {owner} properties have {size_bytes} bytes, which exceeds {limit_key}={limit}")
 
 
-def require_short_name(name: str, what: str) -> None:
-    """Refuse a name that is longer than the longest topic name."""
+def require_short_name(name: str, kind: str) -> None:
+    """Raise NotAllowedError if the name is longer than the longest topic name."""
     if len(name) > MAX_TOPIC_LENGTH:
-        raise NotAllowedError(f"the {what} has {len(name)} characters; the maximum is {MAX_TOPIC_LENGTH}")
+        raise NotAllowedError(f"the {kind} has {len(name)} characters; the maximum is {MAX_TOPIC_LENGTH}")

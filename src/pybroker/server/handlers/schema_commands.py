@@ -49,7 +49,7 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def _found(history: History, version: int | None, topic: TopicName) -> tuple[int, SchemaData]:
-    """Return the schema with this version, or the newest one, with its version. A deleted schema counts as missing."""
+    """Return the schema with this version (None: the newest) and its version. A deleted schema counts as missing."""
     found = history.latest if version is None else history.version(version)
     if found is not None:
         return found.version, found.schema

@@ -55,8 +55,8 @@ def _move(request: pb.CommandSeek, max_words: int) -> Callable[[Subscription], A
 
 
 async def _in_turn(topic: TopicBase, name: str, move: Callable[[Subscription], Awaitable[None]]) -> None:
-    """Call `move` for the subscription under its lock. Another request may have moved or replaced the subscription
-    before.
+    """Call `move` with the subscription, under its lock. Another request may have moved or replaced the
+    subscription.
     """
     async with topic.subscription_lock(name, BEING_MOVED):
         assert isinstance(topic, Topic)

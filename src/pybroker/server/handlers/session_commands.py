@@ -1,4 +1,4 @@
-"""CONNECT, AUTH_RESPONSE, PING and PONG; expiry of credentials."""
+"""CONNECT, AUTH_RESPONSE, PING and PONG, and the expiry of credentials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _AUTH_METHODS = {pb.AuthMethodYcaV1: "ycav1", pb.AuthMethodAthens: "athenz"}
 
 
 def connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Authenticate the client and open the session. A refusal sends ERROR with request id -1 and closes the connection."""
+    """Authenticate the client and open the session. If that fails, send ERROR with request id -1 and close the
+    connection.
+    """
     request = command.connect
     broker = connection.broker
     connection.context.introduced(connection)
@@ -106,7 +108,6 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
 
 
 def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
-    """Send ERROR and close. `note` is added to the log line only."""
     connection.runtime.stats.connections_failed += 1
     connection.refused("CONNECT", type(error)(f"{error}{note}"))
     connection.send(replies.error(replies.NO_REQUEST_ID, error))
@@ -114,8 +115,8 @@ def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
 
 
 def check_expiry(connection: Connection) -> None:
-    """Request new credentials after expiry. Close the connection if the client does not support this or does not
-    answer.
+    """Request new credentials from a client whose credentials have expired. Close the connection if the client does not
+    support this or does not answer.
     """
     identity = connection.identity
     if identity is None or identity.expires_at_s is None:
@@ -137,7 +138,9 @@ def check_expiry(connection: Connection) -> None:
 def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
     """Accept renewed credentials of the same role. Close the connection if the role differs."""
     if connection.session.state is not SessionState.CONNECTED:
-        raise ProtocolViolation("AUTH_RESPONSE before CONNECTED")  # the broker sends its challenge later
+        raise ProtocolViolation(
+            "the client sent AUTH_RESPONSE before the broker sent CONNECTED"
+        )  # the broker sends its challenge later
     if connection.is_renewing:
         raise ProtocolViolation("the client sent AUTH_RESPONSE while an earlier AUTH_RESPONSE is being checked")
     response = command.authResponse.response
@@ -177,7 +180,7 @@ def _renew(connection: Connection, identity: Identity) -> None:
 
 
 def ping(connection: Connection, _command: pb.BaseCommand) -> None:
-    """Send PONG. Before CONNECT, at most maxPingsBeforeConnect times."""
+    """Send PONG. Before CONNECT, a client may send maxPingsBeforeConnect PINGs."""
     if connection.session.state is not SessionState.CONNECTED:
         connection.early_pings += 1
         if connection.early_pings > connection.context.max_pings_before_connect:

@@ -1,6 +1,6 @@
 """GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and WATCH_TOPIC_LIST_CLOSE.
 
-If a pattern is too long or unsupported by the broker, GET_TOPICS_OF_NAMESPACE returns the unfiltered list and
+If a pattern is too long or not supported by the broker, GET_TOPICS_OF_NAMESPACE returns the unfiltered list and
 WATCH_TOPIC_LIST fails. Clients then poll and filter themselves.
 """
 
@@ -32,7 +32,7 @@ _DOMAIN_OF_MODE = {_Mode.PERSISTENT: PERSISTENT, _Mode.NON_PERSISTENT: NON_PERSI
 
 
 async def get_topics_of_namespace(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the matching topics, or no topics if the client already has the current list."""
+    """Return the matching topics, or none if the client already has the current list."""
     request = command.getTopicsOfNamespace
     broker = connection.broker
     namespace = _namespace(request.namespace)
@@ -65,7 +65,7 @@ def _answer_list(
 
 @asynccontextmanager
 async def _room_for_list(connection: Connection, namespace: NamespaceName) -> AsyncIterator[Holding]:
-    """Reserve memory for a topic list after the client has read earlier responses. Each connection builds one list at a
+    """Reserve memory for a topic list, when the client has read earlier responses. Each connection builds one list at a
     time. Raises TooManyRequests after topicLoadTimeoutSeconds without memory.
     """
     memory, timeout_s = connection.context.memory, connection.runtime.config.topic_load_timeout_seconds
@@ -104,7 +104,6 @@ def _require_list(connection: Connection, namespace: NamespaceName, what: str, c
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
-    """Return the pattern of the request; None if the client filters the list itself."""
     config = connection.runtime.config
     if not request.HasField("topics_pattern") or not config.enable_broker_side_subscription_pattern_evaluation:
         return None
@@ -162,8 +161,8 @@ class ConnectionWatcher(TopicWatcher):
 
 
 async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> None:
-    """Notify the client of created and deleted topics. For a watcher id in use, resend its list; the new pattern is
-    ignored.
+    """Send the matching topics, and from then on created and deleted topics. For a watcher id that is in use, send its
+    list again and ignore the new pattern.
     """
     request = command.watchTopicList
     watchers = connection.broker.topic_watchers

@@ -1,8 +1,7 @@
 """Transaction commands from clients to coordinators, and from other brokers' coordinators to topics and subscriptions.
 
-Each command has its own response type; ERROR means that transactions are disabled. With authorization enabled, a
-transaction is visible only to the role that opened it, as in Pulsar. Unlike Pulsar, a role may register only topics
-that it may produce to and subscriptions that it may consume from.
+With authorization enabled, a transaction is visible only to the role that opened it, as in Pulsar. Unlike Pulsar, a
+role may register only topics to which it may produce and subscriptions from which it may consume.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def _require_own(connection: Connection, transaction: Transaction) -> None:
 
 
 def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
-    """Raise TransactionNotFound unless the role is a superuser: only superusers may act as coordinators."""
+    """Raise TransactionNotFound unless the role is a superuser, as a coordinator must be."""
     if not connection.broker.broker_context.authorization.may_all(connection.role):
         raise TransactionNotFound(
             f"TC client ({connection.role}) is not a super user, and is not allowed to operate on transaction {txn_id}"
@@ -99,7 +98,7 @@ def _action(request: pb.CommandEndTxn | pb.CommandEndTxnOnPartition | pb.Command
 
 
 async def tc_client_connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Start the coordinator, or wait until its log is replayed."""
+    """Start a transaction coordinator, or wait until its log is replayed."""
     request = command.tcClientConnectRequest
     if _is_refused(connection, command, request.request_id):
         return
@@ -194,7 +193,7 @@ def _require_few(connection: Connection, names: Sequence[object]) -> None:
 
 
 async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
-    """Commit or abort a transaction. This continues even if the connection closes."""
+    """Commit or abort a transaction, even if the connection closes meanwhile."""
     request = command.endTxn
     if _is_refused(connection, command, request.request_id):
         return

@@ -1,8 +1,8 @@
-"""Admission control of micro-batches: distributes the limits of bytes and messages over the topics, in proportion to
-their backlog.
+"""Selection of the entries of a micro-batch within limits of bytes and messages.
 
-Bytes and messages are assumed to be evenly distributed between two sparse points of a ledger, so the limits are
-approximate. Each topic with a backlog gets at least one entry, so a query always makes progress.
+The limits are distributed over the topics, in proportion to their backlog. The sizes between two known points of a
+ledger are estimated, so the limits are approximate. Each topic with a backlog gets at least one entry, so a query
+always makes progress.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ASSUMED_ENTRY_BYTES = 1024
 
 
 class Taken(NamedTuple):
-    """The end of the admitted part of a topic, and its approximate size."""
+    """The end of the selected entries of a topic, and their approximate size."""
 
     end: Place
     size_bytes: int
@@ -28,7 +28,7 @@ class Taken(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Consecutive entries of one ledger with an even spread of bytes and messages."""
+    """Consecutive entries of one ledger, over which bytes and messages are assumed to be evenly distributed."""
 
     ledger_id: int
     first_entry_id: int
@@ -46,11 +46,11 @@ class Limits:
 
 
 def admit(plans: Sequence[TopicPlan], limits: Limits) -> list[Place]:
-    """Return the admitted end of each plan: the plan's end if everything fits, else one entry plus a share of the remaining
-    limits.
+    """Return the end of the next micro-batch in each topic: the end of its plan if everything fits into the limits,
+    else one entry plus a share of the limits.
 
-    Shares are proportional to the backlog. If a topic cannot use its whole share, because its next entry does not fit, the rest
-    goes to the other topics, the longest backlog first.
+    Shares are proportional to the backlog. The unused share of a topic goes to the other topics, the longest backlog
+    first.
     """
     topics = [_Topic.of(plan) for plan in plans]
     first = [topic.take(0, 0) for topic in topics]
@@ -80,8 +80,6 @@ def admit(plans: Sequence[TopicPlan], limits: Limits) -> list[Place]:
 
 
 class _Spare:
-    """The unused part of the limits, never below zero."""
-
     def __init__(self, limits: Limits, taken: Sequence[Taken]) -> None:
         self.size_bytes = max(limits.size_bytes - sum(one.size_bytes for one in taken), 0)
         self.message_count = max(limits.message_count - sum(one.message_count for one in taken), 0)
@@ -109,8 +107,6 @@ def entry_count(plan: TopicPlan) -> int:
 
 @dataclass(frozen=True)
 class _Topic:
-    """A plan as stretches, with their totals."""
-
     end: Place
     stretches: tuple[Stretch, ...]
     size_bytes: int
@@ -180,7 +176,6 @@ def _stretches_of(ledger: PlannedLedger) -> list[Stretch]:
 
 
 def _filled(known: Sequence[int | None], lengths: Sequence[int], total: int) -> list[int]:
-    """Fill unknown values from the rest of `total`, in proportion to their length, with at least one per entry."""
     rest = total - sum(value for value in known if value is not None)
     open_length = sum(length for value, length in zip(known, lengths, strict=True) if value is None)
     return [

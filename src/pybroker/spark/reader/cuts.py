@@ -1,4 +1,4 @@
-"""Division of entries among tasks. A pure function of the entries and the requested size; it does not depend on the cluster."""
+"""Division of entries among Spark tasks. It depends only on the entries and the requested size, not on the cluster."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_RANGES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Entries of one topic or partition for one task. The first and last entry may contain messages outside the requested
-    range.
+    """Entries of one topic or partition for one task. The first and last entry may contain messages that the query does
+    not read.
     """
 
     topic: str
@@ -34,7 +34,9 @@ class TopicRange:
 
 
 def split_size(plans: Sequence[TopicPlan], split_bytes: int, min_partitions: int) -> int:
-    """Return the size of a range: `split_bytes`, or less to get `min_partitions`, or more to stay below `MAX_RANGES`."""
+    """Return the size of a task in bytes: `split_bytes`, or less to get `min_partitions`, or more to stay below
+    `MAX_RANGES`.
+    """
     total = sum(backlog_bytes(plan) for plan in plans)
     size_bytes = split_bytes
     if min_partitions:
@@ -43,10 +45,8 @@ def split_size(plans: Sequence[TopicPlan], split_bytes: int, min_partitions: int
 
 
 def cut(plan: TopicPlan, split_bytes: int) -> tuple[CutRange, ...]:
-    """Divide the plan into ranges of about `split_bytes`, at sparse points if there are any, else evenly.
-
-    Unlike `reading.cutting`, this function also divides ledgers without sparse points, because the size of a task
-    matters. `grouped` needs the size of each range to combine small ones.
+    """Divide the entries of a topic into ranges of about `split_bytes`. A ledger is divided at the points whose offset
+    in bytes is known (sparse points), else evenly.
     """
     ranges: list[CutRange] = []
     for stretch in stretches(plan):
@@ -66,7 +66,7 @@ def cut(plan: TopicPlan, split_bytes: int) -> tuple[CutRange, ...]:
 
 
 def grouped(ranges: Sequence[TopicRange], split_bytes: int) -> list[tuple[TopicRange, ...]]:
-    """Group the ranges into tasks, in order. Small ranges share a task."""
+    """Combine the ranges into tasks of about `split_bytes`, in order."""
     groups: list[tuple[TopicRange, ...]] = []
     group: list[TopicRange] = []
     cost_bytes = 0

@@ -1,13 +1,13 @@
-"""Start and end of a query: bounds from options, and the offsets that Spark stores in its checkpoints.
+"""Start and end of a query: from options, and from the offsets that Spark stores in its checkpoints.
 
 An offset has one position between entries for each topic or partition:
 
     {"v": 1, "t": {"persistent://public/default/orders-partition-0": {"l": 5, "e": 120}}}
 
-This means: all entries before entry 120 of ledger 5 were read. The end offset of a micro-batch also describes the
+This means that all entries before entry 120 of ledger 5 were read. The end offset of a micro-batch also describes the
 batch: `f`, the position where it began, and `r`, its ranges as `[ledger, first entry, end entry, bytes]`. A batch that
-is planned again after a crash is therefore divided exactly as before, regardless of later changes to the ledgers. `b`,
-only in the first offset of a query, is the batch index at which reading of the first entry begins.
+is planned again after a crash is therefore divided as before. `b`, only in the first offset of a query, is the batch
+index at which reading of the first entry begins.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ MAX_TEXT_CHARACTERS = 16 << 20
 
 
 class InvalidOffsets(ValueError):
-    """Invalid offsets or times. The text contains the option or topic, and the expected form."""
+    """Offsets or times in an option or a checkpoint are invalid. The text contains the option or topic, and the
+    expected form.
+    """
 
 
 _BEGINNING = Place(0, 0)
 
 
 class BoundKind(Enum):
-    """The form in which a start or end is given."""
+    """The kinds of a start or end: the forms in which an option can give it."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -63,7 +65,7 @@ LATEST = Bound(BoundKind.LATEST)
 
 @dataclass(frozen=True)
 class Bounds:
-    """The bound of each topic: its own bound, else the bound of its partitioned topic, else `otherwise`."""
+    """The start or the end of the read of each topic."""
 
     otherwise: Bound
     by_topic: Mapping[str, Bound] = field(default_factory=dict)
@@ -75,7 +77,9 @@ class Bounds:
         return self.otherwise if own is None else own
 
     def require_known(self, option: str, topics: Iterable[str]) -> None:
-        """Raise InvalidOffsets for a bound of a topic that the query does not read, which is probably a typing error."""
+        """Raise InvalidOffsets if the option names a topic that the query does not read, which is probably a typing
+        error.
+        """
         known = {name for topic in topics for name in (topic, str(TopicName.parse(topic).partitioned_name))}
         unknown = sorted(set(self.by_topic) - known)
         if unknown:
@@ -86,10 +90,11 @@ class Bounds:
 
 
 def parse_offsets(option: str, text: str, is_end: bool) -> Bounds:
-    """Parse `earliest`, `latest`, or JSON: an offset of this connector, or the byte arrays of the Scala connector.
+    """Parse an option with positions: `earliest`, `latest`, or JSON with an offset of this connector or the byte arrays
+    of the Scala connector.
 
-    Topics that are missing in the JSON are read from their beginning, or to their end. A message id in the Scala connector's
-    form is inclusive, both as start and as end.
+    Topics that are missing in the JSON are read from their beginning, or to their end. A message id in the form of the
+    Scala connector is inclusive, both as start and as end.
     """
     otherwise = LATEST if is_end else EARLIEST
     word = text.strip().lower()
@@ -102,7 +107,9 @@ def parse_offsets(option: str, text: str, is_end: bool) -> Bounds:
 
 
 def parse_times(option: str, text: str, is_end: bool) -> Bounds:
-    """Parse a publish time for all topics, or JSON with one per topic: milliseconds since 1970, or ISO 8601 with a time zone."""
+    """Parse an option with a publish time for all topics, or JSON with one for each topic. A time is in milliseconds
+    since 1970, or ISO 8601 with a time zone.
+    """
     expected = 'milliseconds since 1970, a time such as 2026-01-31T08:00:00Z, or JSON such as {"TOPIC": 1767225600000}'
     word = text.strip()
     if not word.startswith("{"):
@@ -133,7 +140,7 @@ class TopicOffset:
     ranges: tuple[CutRange, ...] = ()
 
     def settled(self) -> TopicOffset:
-        """Return the position without the description of the previous batch."""
+        """Return a copy with the position only, without the ranges of the micro-batch that ends there."""
         return TopicOffset(self.place, self.batch_index)
 
 
@@ -141,7 +148,7 @@ Offsets = dict[str, TopicOffset]
 
 
 def to_json(offsets: Mapping[str, TopicOffset]) -> dict[str, Any]:
-    """Convert offsets for Spark's checkpoint. Equal offsets give equal text, because topics are sorted."""
+    """Convert offsets to JSON for Spark's checkpoint. Equal offsets give equal text."""
     return {"v": VERSION, "t": {topic: _topic_to_json(offsets[topic]) for topic in sorted(offsets)}}
 
 
@@ -226,7 +233,6 @@ def _bound(value: object, is_end: bool) -> Bound:
 
 
 def _bound_of_message_id(serialised: bytes, is_end: bool) -> Bound:
-    """Parse a message id in the Scala connector's form, which is inclusive."""
     try:
         message_id = pb.MessageIdData.FromString(serialised)
     except Exception as error:  # protobuf's DecodeError has no public base but Exception

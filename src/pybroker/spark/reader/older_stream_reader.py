@@ -1,10 +1,9 @@
-"""The stream reader for PySpark 4.0 and 4.1, which request the latest offset without passing the offset that the query
-has reached.
+"""The stream reader for PySpark 4.0 and 4.1.
 
-The reader remembers the last offset that it returned, because the next batch begins there. After a restart from a
-checkpoint, and with `Trigger.AvailableNow`, Spark requests an offset before the reader has returned one. The returned
-offset then covers the topics from their beginning, and the tasks of that batch are planned from the offset that Spark
-passes to `partitions`.
+These versions request the latest offset without passing the offset that the query has reached. The reader remembers the
+last offset that it returned, because the next batch begins there. After a restart, and with `Trigger.AvailableNow`,
+there is no such offset: the returned offset then covers the topics from their beginning, and the tasks of that batch
+are planned from the offset that Spark passes to `partitions`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pybroker.spark.reader.streaming import Document
 
 
 class OlderStreamReader(OpenStream):
-    """A stream with batches that contain all available messages."""
+    """A stream in which each micro-batch contains all available messages."""
 
     def __init__(self, options: ReadOptions, declared: Declared) -> None:
         super().__init__(options, declared)

@@ -1,4 +1,4 @@
-"""The common part of the stream readers for all versions of PySpark: the open source on the driver, and the tasks."""
+"""The common part of the stream readers for all versions of PySpark."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from pybroker.spark.reader.streaming import Document, StreamProgress
 
 
 class Declared:
-    """The declared columns of a query, and the topic schema to read them with. The schema is pinned at the latest when
-    first used."""
+    """The columns that the query declares, and the topic schema with which they are read. The schema does not change
+    during the query.
+    """
 
     def __init__(self, options: ReadOptions, columns: pa.Schema, pinned: tuple[SchemaInfo | None] | None) -> None:
         self._options = options
@@ -39,8 +40,9 @@ class Declared:
 
 
 class OpenStream(DataSourceStreamReader):
-    """A stream. The copy on the driver exists as long as the query and owns a source. The other copies only read
-    tasks."""
+    """A stream. The copy on the driver keeps a connection to the broker for the duration of the query; the copies in
+    tasks only read.
+    """
 
     def __init__(self, options: ReadOptions, declared: Declared) -> None:
         self.options = options

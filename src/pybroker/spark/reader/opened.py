@@ -1,6 +1,6 @@
-"""Sources that stay open in this process, so that later tasks reuse connections, leases and mapped files.
+"""Entry sources that stay open in a worker process, for use by later tasks.
 
-Spark reuses its Python workers, often for a whole query.
+Later tasks reuse their connections, leases and mapped files. Spark often reuses its Python workers for a whole query.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def source_options(options: ReadOptions) -> SourceOptions:
 
 
 def task_source_options(options: SourceOptions) -> SourceOptions:
-    """Return the options of a source in a task. A task retries for longer than the driver: the driver has reached the
-    broker, so a broker that does not respond is restarting.
+    """Return the options with which a task opens an entry source: without the driver's short limit for the first
+    contact. The driver has reached the broker, so a broker that does not respond to a task is restarting.
     """
     return replace(options, contact_patience_s=None)
 

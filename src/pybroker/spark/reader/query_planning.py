@@ -1,6 +1,6 @@
-"""Query planning on the driver: topics, start and end of each, and lost entries.
+"""Query planning on the driver: finds the topics, the start and end of each, and lost entries.
 
-Shared by batches and streams. No Spark here.
+Used for batches and streams. Independent of Spark.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MANY_NAMES = 8
 
 
 class Planner:
-    """Plans a query by requests to a source. Stateless between calls."""
+    """Plans a query by requests to an entry source. Stateless between calls."""
 
     def __init__(self, source: EntrySource, options: ReadOptions) -> None:
         self.source = source
         self.options = options
 
     def find_topics(self) -> tuple[list[str], list[TopicMissing]]:
-        """Return the full names of all topics and partitions to read, sorted, and an error for each named topic that does not
-        exist.
+        """Return the sorted full names of all topics and partitions to read, and an error for each named topic that
+        does not exist.
         """
         choice = self.options.choice
         missing: list[TopicMissing] = []
@@ -48,8 +48,9 @@ class Planner:
         return sorted(found), missing
 
     def topics_once_there(self, sleep: Callable[[float], None] = time.sleep) -> list[str]:
-        """Return all topics to read. Wait for missing topics if the options require it; otherwise call
-        `require_found`."""
+        """Return all topics to read. If a named topic does not exist, wait for it or handle it as `require_found`,
+        depending on the options.
+        """
         waited_s = 0.0
         while True:
             topics, missing = self.find_topics()
@@ -64,8 +65,8 @@ class Planner:
             waited_s += WAIT_BETWEEN_LOOKS_S
 
     def require_found(self, topics: Sequence[str], missing: Sequence[TopicMissing]) -> None:
-        """Raise the first error of `missing`, if named topics do not exist. Without failOnDataLoss, the query continues
-        with `topics`, if there are any, and includes the missing topics as soon as they exist.
+        """Handle named topics that do not exist. With failOnDataLoss, or if there are no other topics, raise the first
+        error of `missing`; else log a warning.
         """
         if missing and (self.options.fail_on_data_loss or not topics):
             raise missing[0]
@@ -73,8 +74,9 @@ class Planner:
             logs.warning("spark.topic_missing", topic=error.topic, reason=str(error))
 
     def starts(self, topics: Sequence[str], bounds: Bounds) -> dict[str, TopicOffset]:
-        """Return the start of each topic by `bounds`. A topic that was deleted after it was listed is a loss, and is
-        omitted."""
+        """Return the start of each topic that `bounds` describes. Topics that were deleted meanwhile are omitted, and
+        handled as lost entries.
+        """
         asked = {topic: bounds.of(topic) for topic in topics}
         unplaced = [topic for topic in topics if asked[topic].kind in {BoundKind.EARLIEST, BoundKind.LATEST}]
         plans = {plan.topic: plan for plan in self.plans([(topic, None, None) for topic in unplaced])}
@@ -91,7 +93,9 @@ class Planner:
         return starts
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place | None:
-        """Return the result of `EntrySource.place_at_time`. For a deleted topic, report a loss and return None."""
+        """Return the position of the first entry with this publish time or a later one. Return None for a topic that
+        was deleted meanwhile, which is handled as lost entries.
+        """
         try:
             return self.source.place_at_time(topic, publish_time_ms)
         except TopicMissing:
@@ -99,9 +103,7 @@ class Planner:
             return None
 
     def plans(self, asked: Iterable[PlanRequest]) -> list[TopicPlan]:
-        """Return the plans of the topics that exist. Lost entries and topics raise an error, or are logged if the
-        options allow losses.
-        """
+        """Return the plans of the topics that exist. Deleted topics and gaps in topics are handled as lost entries."""
         plans, deleted = self.plans_of_existing(asked)
         for topic in deleted:
             self.lost(topic, (DELETED,))
@@ -123,7 +125,7 @@ class Planner:
                 deleted.append(error.topic)
 
     def lost(self, topic: str, reasons: Sequence[str]) -> None:
-        """Handle lost entries: raise DataLoss, or log a warning if the options allow losses."""
+        """Handle lost entries of a topic: raise DataLoss if failOnDataLoss is set, else log a warning."""
         text = "; ".join(reason.removeprefix(f"{topic}: ") for reason in reasons[:5]) + (
             f"; and {len(reasons) - 5} more gaps" if len(reasons) > 5 else ""
         )
@@ -181,7 +183,9 @@ def plan_batch(planner: Planner) -> list[tuple[TopicRange, ...]]:
 
 
 class End:
-    """The end of a topic: a position between entries, or None for the current end, and a batch index within the last entry."""
+    """The end of the read of a topic: a position between entries (None: the current end), and a batch index in the last
+    entry.
+    """
 
     __slots__ = ("place", "until")
 
@@ -196,7 +200,9 @@ class End:
 
 
 def trimmed_ranges(plan: TopicPlan, size_bytes: int, start: TopicOffset, end: End | None = None) -> list[TopicRange]:
-    """Return the ranges of one topic, with the batch indexes that exclude unrequested messages of its first and last entry."""
+    """Divide the entries of a topic into ranges of about `size_bytes`. Batch indexes exclude messages of the first and
+    last entry that the query does not read.
+    """
     ranges = []
     for one in cut(plan, size_bytes):
         first = Place(one.ledger_id, one.first_entry_id)

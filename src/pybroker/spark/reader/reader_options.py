@@ -79,7 +79,7 @@ class TopicChoice:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of a read. Picklable; `repr` shows no secret."""
+    """The options of a read. Can be pickled; `repr` shows no secret."""
 
     access: Access
     choice: TopicChoice
@@ -107,7 +107,9 @@ class ReadOptions:
     crypto_private_key_file: str | None
 
     def subscription_of(self, topic: str) -> str | None:
-        """Return the durable subscription that shows the read progress of `topic`; None if none is configured."""
+        """Return the name of the durable subscription whose cursor shows the progress of the query on `topic`; None if
+        no such subscription is configured.
+        """
         if self.progress_subscription is not None:
             return self.progress_subscription
         if self.progress_prefix is None:
@@ -178,7 +180,7 @@ def _topic_choice(values: OptionValues) -> TopicChoice:
         return _pattern(text)
     names = [text] if given[0] == "topic" else [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InvalidOptions("option topics contains no topic")
+        raise InvalidOptions("option topics contains no topic: set it to one or more topic names")
     if len(names) > MAX_TOPICS:
         raise InvalidOptions(
             f"option topics contains {len(names)} topics, but one query can read at most {MAX_TOPICS}: use several queries"

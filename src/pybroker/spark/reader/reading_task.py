@@ -1,4 +1,4 @@
-"""Spark read tasks. A `ReadTask` is pickled and sent to a worker, and contains everything that the task needs."""
+"""Spark read tasks, which are pickled and sent to workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENTRY, _BATCH_INDEX = "__entryId", "__batchIndex"
 
 @dataclass(frozen=True)
 class ReadTask(InputPartition):
-    """One Spark partition: the entry ranges that a task reads, in order, and the form of the rows that it returns."""
+    """One Spark partition: the entry ranges that a task reads, in order, and the columns that it returns."""
 
     source: SourceOptions
     reading: TypedReading
@@ -38,7 +38,9 @@ class ReadTask(InputPartition):
 def tasks_of(
     groups: Sequence[tuple[TopicRange, ...]], source: SourceOptions, reading: TypedReading, fail_on_data_loss: bool
 ) -> list[InputPartition]:
-    """Return one task per group, or an empty task without groups, because Spark requires one."""
+    """Return one task for each group of ranges. Without groups, return one empty task, because Spark requires a
+    task.
+    """
     where = task_source_options(source)
     return [ReadTask(where, reading, group, fail_on_data_loss) for group in groups or [()]]
 
@@ -62,12 +64,10 @@ def read_rows(task: InputPartition) -> Iterator[pa.RecordBatch]:
 
 @cache
 def _settle_process() -> None:
-    """Prepare the process once, to save repeated work in each task.
+    """Prepare a worker process once.
 
-    Spark's workers collect garbage after each task. With the modules of Spark, Arrow and this package loaded, that took 40 ms
-    of processor time, a quarter of Python's time for a task of 64 MiB. `gc.freeze` excludes all existing objects.
-    `keep_freed_memory` stops the C library from returning the memory of each batch to the system, which had to clear the pages
-    for the next one.
+    Spark's workers collect garbage after each task, which took 40 ms of processor time, a quarter of Python's time for
+    a task of 64 MiB. `gc.freeze` excludes all existing objects.
     """
     gc.collect()
     gc.freeze()
@@ -75,7 +75,6 @@ def _settle_process() -> None:
 
 
 def _with_place(reading: TypedReading) -> TypedReading:
-    """Return `reading` with columns for the entry id and the batch index, which are added if they are missing."""
     columns = reading.columns
     for name in (_ENTRY, _BATCH_INDEX):
         if name not in columns.names:

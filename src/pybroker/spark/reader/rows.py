@@ -1,4 +1,4 @@
-"""The columns of a read: offered columns, declared columns, and the pinned schema."""
+"""The columns of a read: available columns, and columns that the query declares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pinned_schema(source: EntrySource, topics: Sequence[str], options: ReadOptio
 
 
 def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schema:
-    """Return the columns of a read without declared columns. Raises InvalidOptions if the option `includeColumns`
+    """Return the columns of a query that declares no columns. Raises InvalidOptions if the option `includeColumns`
     names an unknown metadata column.
     """
     payload = {each.name: each for each in fields_of(schema, _value_mode(options))}
@@ -50,8 +50,8 @@ def offered_columns(schema: SchemaInfo | None, options: ReadOptions) -> pa.Schem
 
 
 def reading_of(schema: SchemaInfo | None, columns: pa.Schema, options: ReadOptions) -> TypedReading:
-    """Return the conversion by which tasks decode rows with exactly these columns. Raises WrongColumns for columns that
-    the topics do not have.
+    """Return the decoder settings with which tasks produce exactly `columns`. Raises WrongColumns for columns that the
+    topics do not have.
     """
     key_file = options.crypto_private_key_file
     return typed_reading(

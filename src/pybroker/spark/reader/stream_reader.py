@@ -16,7 +16,7 @@ from pybroker.spark.reader.streaming import Document
 
 
 class StreamReader(OpenStream, SupportsTriggerAvailableNow):
-    """A stream with limited micro-batches."""
+    """A stream whose micro-batches have size limits."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limits = self.options.limits

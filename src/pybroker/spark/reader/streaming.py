@@ -1,8 +1,8 @@
-"""Progress of a stream: initial offset, next offset within limits, tasks between two offsets, and the progress subscription.
+"""Progress of a stream: its first offset, the next offset, tasks, and the progress subscription.
 
-Runs on the driver, in one process for the duration of the query. No Spark here; `source.py` calls it.
+Runs on the driver, in one process for the duration of the query. Independent of Spark.
 
-Invariant: the tasks of a batch depend on its two offsets only, so a batch that is planned again is identical.
+Invariant: the tasks of a batch depend only on its two offsets, so a batch that is planned again is identical.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Document = Mapping[str, Any]
 
 
 class StreamProgress:
-    """The state of one stream on the driver. It contains the target of `freeze`, and the positions already reported."""
+    """The state of one stream on the driver."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
@@ -44,15 +44,16 @@ class StreamProgress:
         return to_json(starts)
 
     def freeze(self) -> None:
-        """Limit further batches to the current end of each topic."""
+        """Limit the query to the messages that are stored now (`Trigger.AvailableNow`)."""
         plans, _ = self._planner.plans_of_existing((topic, None, None) for topic in self._planner.find_topics()[0])
         self._target = {plan.topic: plan.end for plan in plans}
 
     def latest(self, start: Document, limits: Limits, *, is_committed: bool = True) -> Document:
-        """Return the end of the next batch, without deleted topics; `start` itself if there is nothing to read.
+        """Return the end offset of the next micro-batch, without deleted topics. Return `start` if there is nothing to
+        read.
 
-        `is_committed`: all messages before `start` were processed. After a restart, this may be the only commit of the
-        last batch.
+        `is_committed`: all messages before `start` were processed. The progress is then reported as in `commit`, which
+        Spark may not have called for the last batch before a restart.
         """
         if is_committed:
             self.commit(start)
@@ -89,7 +90,9 @@ class StreamProgress:
         return grouped(ranges, self._planner.options.split_bytes)
 
     def commit(self, end: Document) -> None:
-        """Report that everything before `end` is processed. If the broker does not answer, a later batch reports it."""
+        """Move the cursors of the progress subscription to `end`, because all messages before it were processed. If the
+        broker does not answer, a later batch repeats the move.
+        """
         for topic, offset in from_json(end).items():
             try:
                 self._show(topic, offset.place)

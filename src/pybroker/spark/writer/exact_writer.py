@@ -1,8 +1,8 @@
-"""Writer of exactly-once delivery. Each task writes in its own transaction; the driver commits the transactions of all
-tasks together.
+"""Exactly-once delivery: tasks write in transactions, which the driver commits together.
 
-Invariant: the driver gets a transaction only if each entry in it was sent once and is stored. An entry with a lost response may
-or may not be stored, and sending it again could store it twice. So the task fails, and Spark repeats it in a new transaction.
+Invariant: the driver gets a transaction only if each entry in it was sent once and is stored. An entry with a lost
+response may or may not be stored, and sending it again could store it twice. So the task fails, and Spark repeats it in
+a new transaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class ExactWriter(TopicWriter):
     """
 
     def __init__(self, options: WriteOptions, task: int, who: Writer, attempt: str) -> None:
-        """`attempt`: id of the driver's attempt to write this batch. Open transactions of earlier attempts are aborted."""
+        """`who` is the batch of the query that the task writes, and `attempt` identifies the driver's attempt to write
+        it. The broker aborts open transactions of earlier attempts.
+        """
         super().__init__(options, task)
         self._who = who
         self._attempt = attempt
@@ -45,7 +47,7 @@ class ExactWriter(TopicWriter):
         return None if self._transaction is None else self._transaction.id
 
     def start(self) -> bool:
-        """Open the transaction. Return False if the batch is already committed. Raises WriteFailed."""
+        """Open the task's transaction. Return False if the batch is already committed. Raises WriteFailed."""
         options = self._options
 
         async def begin() -> Transaction | None:
@@ -79,8 +81,8 @@ class ExactWriter(TopicWriter):
 
 
 def commit_batch(options: WriteOptions, who: Writer, transactions: Sequence[TxnId]) -> bool:
-    """Commit the batch atomically, on the driver after all tasks succeeded. Return False if it was committed before. Raises
-    WriteFailed.
+    """Commit the transactions of all tasks of a batch atomically. Return False if the batch was committed before. The
+    driver calls this after all tasks succeeded. Raises WriteFailed.
     """
 
     async def commit(background: BackgroundClient) -> bool:
@@ -90,7 +92,9 @@ def commit_batch(options: WriteOptions, who: Writer, transactions: Sequence[TxnI
 
 
 def abort_batch(options: WriteOptions, batch: int) -> int:
-    """Abort the open transactions up to this batch, on the driver after a task failed. Raises WriteFailed."""
+    """Abort all open transactions of the sink up to this batch. The driver calls this after a task failed. Raises
+    WriteFailed.
+    """
 
     async def abort(background: BackgroundClient) -> int:
         return await _sink(background, options, Writer("", "", batch), "").abort(batch)
@@ -106,14 +110,14 @@ def _sink(background: BackgroundClient, options: WriteOptions, who: Writer, atte
 
 
 def _on_the_driver(
-    options: WriteOptions, what: str, work: Callable[[BackgroundClient], Coroutine[Any, Any, Result]]
+    options: WriteOptions, operation: str, work: Callable[[BackgroundClient], Coroutine[Any, Any, Result]]
 ) -> Result:
     background = BackgroundClient(options.access)
     try:
         return background.run(work(background))
     except (ClientError, BrokerError, ValueError) as error:
         raise WriteFailed(
-            f"{what} of the sink {options.sink_id} failed at {options.access.admin_url}: {error}"
+            f"{operation} of the sink {options.sink_id} failed at {options.access.admin_url}: {error}"
         ) from error
     finally:
         background.close()

@@ -1,7 +1,7 @@
-"""Writer of effectively-once delivery: detects and skips rows that an earlier attempt of the task has stored.
+"""Effectively-once delivery: finds and skips the rows that an earlier attempt of the task has stored.
 
 The producer name consists of sink id, query and task. The sequence id of a row is batch << 32 | its number among the
-rows of this task for that partition. `sink_notes` describes the notes topic.
+rows of this task for that partition. `sink_notes` describes the topic with the state of the sink (notes topic).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class OncePlan:
-    """Information from the driver for the tasks of a batch."""
+    """Information that the driver passes to the tasks of a batch."""
 
     notes_from: Position
 
 
 class OnceSender(PartitionSender):
-    """Sends the rows to one partition that are not stored yet."""
+    """Sends those rows of a task to one partition that are not stored yet."""
 
     def __init__(self, writer: OnceWriter, destination: Destination, partition: TopicName) -> None:
         self._txn = None
@@ -68,7 +68,9 @@ class OnceSender(PartitionSender):
         self.next_sequence_id = writer.who.first_sequence_id
 
     async def attach(self) -> None:
-        """Attach under the latest producer name of this share, and determine the stored rows."""
+        """Open the producer under the latest name that an earlier attempt of the task used for this partition. Find the
+        rows that are stored.
+        """
         noted = self._writer.state.shares.get(self._share, [])
         generation = noted[-1].generation if noted else 0
         last_row = await self._attach(generation)
@@ -160,10 +162,6 @@ class OnceSender(PartitionSender):
             sequence_id += batch.message_count
 
     async def _prove(self, highest: int) -> None:
-        """Check after the first entry that the topic deduplicates: it must have stored the entry's sequence id.
-
-        Raises WriteFailed if not.
-        """
         await self.producer.flush()
         await self.producer.close()
         row = await self._attach(self._generation)
@@ -190,7 +188,9 @@ class OnceWriter(TopicWriter):
         self._plan = plan
 
     def start(self) -> bool:
-        """Read the notes. Return False if the whole batch is already stored. Raises WriteFailed, SinkFenced."""
+        """Read the state of the sink. Return False if the whole batch is already stored. Raises WriteFailed,
+        SinkFenced.
+        """
         return self._do(f"reading the notes of the sink {self.options.sink_id}", self._start())
 
     async def _start(self) -> bool:
@@ -224,7 +224,9 @@ class OnceWriter(TopicWriter):
 
 
 def plan_batch(options: WriteOptions) -> OncePlan:
-    """Prepare the notes, on the driver before the tasks of a batch. Raises WriteFailed."""
+    """Create the notes topic of the sink if needed, and return the position from which the tasks read it. The driver
+    calls this before the tasks of a batch. Raises WriteFailed.
+    """
 
     async def plan(background: BackgroundClient, topic: TopicName) -> OncePlan:
         return OncePlan(await SinkLog(background.client, topic, options.sink_id).start())
@@ -233,7 +235,9 @@ def plan_batch(options: WriteOptions) -> OncePlan:
 
 
 def complete_batch(options: WriteOptions, who: Writer, tasks: int, rows: int) -> None:
-    """Note that a batch is complete, on the driver after all tasks succeeded. Later attempts skip it. Raises WriteFailed."""
+    """Record that a batch is complete, so that later attempts skip it. The driver calls this after all tasks succeeded.
+    Raises WriteFailed.
+    """
 
     async def complete(background: BackgroundClient, topic: TopicName) -> None:
         log = SinkLog(background.client, topic, options.sink_id)

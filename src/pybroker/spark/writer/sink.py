@@ -1,6 +1,7 @@
-"""The sink of the data source `pulsar`.
+"""The writing side (sink) of the data source `pulsar`.
 
-It imports the writers only when they are needed: Spark starts a process for each step of a query, and readers need no client.
+Writers are imported only when they are needed: Spark starts a process for each step of a query, and readers need no
+client.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PulsarSink:
-    """The writing part of a `DataSource`, to be inherited beside that class. Needs its `options`."""
+    """The writing methods of the data source, for a class that also inherits from `DataSource`."""
 
     options: Mapping[str, str]
 

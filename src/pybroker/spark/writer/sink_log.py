@@ -1,7 +1,7 @@
-"""The notes topic of a sink: read from the last complete batch on, and written with one durable note at a time.
+"""The topic with the state of an effectively-once sink (notes topic), beginning with the last complete batch.
 
-The topic is in the namespace of the target topic. Its subscription `sink` stays at the last complete batch, so later notes are
-kept, and the namespace's retention applies to earlier ones.
+The topic is in the namespace of the target topic. The cursor of its subscription `sink` is at the last complete batch:
+the broker keeps later notes, and earlier notes are subject to the namespace's retention.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def notes_topic(topic: TopicName, sink_id: str) -> TopicName:
 
 
 class SinkLog:
-    """The notes of one sink, accessed by one client."""
+    """Reads and writes the notes of one sink."""
 
     def __init__(self, client: Client, topic: TopicName, sink_id: str) -> None:
         self._client = client
@@ -37,8 +37,8 @@ class SinkLog:
         self._sequence_id = 0
 
     async def start(self) -> Position:
-        """Create the notes topic and its subscription if needed, on the driver before a batch. Return the position to read
-        from.
+        """Create the notes topic and its subscription if needed. Return the position from which the notes must be read.
+        The driver calls this before a batch.
         """
         (self._name, *_) = await self._client.partitions(self._name, may_create=True)
         subscribing = Subscribing(SUBSCRIPTION, may_create_topic=True)
@@ -72,7 +72,9 @@ class SinkLog:
                     return
 
     async def open(self, name: str, patience_s: float) -> None:
-        """Attach as the only writer under `name`. All notes of a previous holder are stored when this returns."""
+        """Open an exclusive producer with this name. Wait at most `patience_s` seconds for a previous producer to
+        close; all its notes are then stored.
+        """
         settings = ProducerSettings(name=name, busy_patience_s=patience_s)
         self._producer = await open_producer(self._client, self._name, settings)
         self._sequence_id = self._producer.last_sequence_id
@@ -86,7 +88,7 @@ class SinkLog:
         return Position(stored.ledger_id, stored.entry_id)
 
     async def keep_from(self, position: Position) -> None:
-        """Allow retention to delete all notes before `position`."""
+        """Acknowledge all notes before `position`, so that retention may delete them."""
         if position.entry_id < 1:
             return  # The previous entry id is unknown here; the next batch releases these notes.
         consumer = await open_consumer(self._client, self._name, Subscribing(SUBSCRIPTION))

@@ -3,7 +3,8 @@
 A task notes the boundaries and checksums of entries before it sends them. Deduplication remembers the last stored row
 of each producer name. Together they show which rows an earlier attempt has stored. If a later attempt has the same rows
 in the same order, it skips the stored rows and sends the rest. Otherwise (another number of tasks, or another order
-after a shuffle) it continues under another producer name: then some rows are stored twice, and none is lost.
+after a shuffle) it continues under another producer name, called the next generation: some rows are then stored twice,
+and none is lost.
 
     complete  query batch tasks rows runs      the batch is stored as a whole: later attempts of it are skipped
     claim     query run takes_over             a run of a query begins to write by this sink id
@@ -27,8 +28,8 @@ MAX_RUNS = 20
 
 
 class SinkFenced(Exception):
-    """This run must not write: the sink id belongs to another query, or a later run of this query has started. The text
-    contains the remedy.
+    """This run of the query must not write: the sink id belongs to another query, or a later run of this query has
+    started.
     """
 
 
@@ -47,7 +48,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class NotedEntry:
-    """A noted entry: the row after its last one, and the checksum of its payload."""
+    """An entry in a `sent` note: the number of the row after its last row, and the checksum of its payload."""
 
     end_row: int
     checksum: int
@@ -65,7 +66,7 @@ class Share:
 
 @dataclass
 class SinkState:
-    """The state after all notes up to some position, applied in order."""
+    """The state of a sink after the notes up to a position, which are applied in order."""
 
     query: str = ""
     runs: list[str] = field(default_factory=list)
@@ -104,11 +105,11 @@ class SinkState:
         self.shares[share] = kept
 
     def knows(self, writer: Writer) -> bool:
-        """Return whether this run has already claimed the sink id."""
+        """Return whether this run of the query has already written a `claim` note."""
         return self.query == writer.query and writer.run in self.runs
 
     def admit(self, writer: Writer, sink_id: str) -> None:
-        """Raise SinkFenced unless this run may write."""
+        """Raise SinkFenced unless this run of the query may write with the sink id."""
         if self.query != writer.query:
             raise SinkFenced(
                 f"the sink id {sink_id} belongs to the query {self.query}, not to this query {writer.query}: use another sinkId, "
@@ -133,7 +134,9 @@ def complete_note(writer: Writer, tasks: int, rows: int, runs: Sequence[str]) ->
 
 
 def sent_note(writer: Writer, share: Share, generation: int, first: int, entries: Iterable[tuple[int, int]]) -> bytes:
-    """Return a note. `entries`: end row and checksum of each entry; the first one begins at row `first`."""
+    """Return the `sent` note for `entries`: the end row and checksum of each entry, the first of which begins at row
+    `first`.
+    """
     return _note(
         kind="sent",
         query=writer.query,
@@ -151,13 +154,14 @@ def _note(**content: object) -> bytes:
 
 
 class Resumption:
-    """Determines which entries of a share earlier attempts have stored. The caller asks for each entry, in order.
+    """Determines which entries of a task and partition earlier attempts have stored. The caller asks for each entry, in
+    order.
 
-    `last_row`: the last row of this batch stored under the name of the latest generation, -1 for none. Entries of earlier
-    generations that are still noted were stored before the later generation began.
+    `last_row` is the last row of this batch that is stored under the name of the latest generation, -1 for none. Noted
+    entries of earlier generations are stored.
 
-    Invariant: an entry counts as stored only if an entry with the same end and checksum was noted at its position and is
-    stored.
+    Invariant: an entry counts as stored only if a stored entry with the same end row and checksum was noted at its
+    position.
     """
 
     def __init__(self, noted: Sequence[NotedEntry], last_row: int) -> None:
@@ -174,7 +178,7 @@ class Resumption:
         """Whether other rows may be stored under the latest name. Deduplication would drop new rows in their place."""
 
     def is_stored(self, end_row: int, checksum: int) -> bool:
-        """Return whether the next entry of this attempt is already stored."""
+        """Return whether the next entry of this attempt, which ends before `end_row`, is already stored."""
         if self.is_over:
             return False
         if self._next < len(self._stored):
@@ -191,7 +195,7 @@ class Resumption:
 
     @property
     def unmatched_rows(self) -> int:
-        """Return the number of stored rows that this attempt has not produced again yet."""
+        """The number of stored rows that this attempt has not produced again yet."""
         if self.is_over or self._next >= len(self._stored):
             return 0
         return self._stored[-1].end_row - (self._stored[self._next - 1].end_row if self._next else 0)

@@ -58,7 +58,7 @@ _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a write. Picklable; `repr` shows no secret."""
+    """The options of a write. Can be pickled; `repr` shows no secret."""
 
     access: Access
     topic: str | None
@@ -131,7 +131,6 @@ def _topic(values: OptionValues) -> str | None:
 
 
 def _sink_id(values: OptionValues, delivery: str, *, is_stream: bool) -> str:
-    """Return the id of this query at the broker: configured, or for a stream a digest of its checkpoint location."""
     option = "sinkId" if is_stream else "jobId"
     given = values.text(option) or values.text("sinkId")
     if given is not None:

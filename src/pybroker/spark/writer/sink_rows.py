@@ -35,7 +35,9 @@ def payload_fields(schema: pa.Schema, topic: str | None) -> list[pa.Field]:
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each topic, in order. The option overrides the column. Raises RowsRefused for a null topic."""
+    """Yield each target topic with its rows. `topic`, the option, has precedence over the column `__topic`. Raises
+    RowsRefused for a row without a topic.
+    """
     if topic is not None:
         yield topic, batch
         return

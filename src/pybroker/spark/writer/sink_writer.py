@@ -1,7 +1,8 @@
-"""The writers of the sink, which Spark calls to write a batch, or each batch of a stream.
+"""The writers that Spark calls to write a batch, or each batch of a stream.
 
-Spark creates a writer on the driver, pickles it for the tasks, and creates another one, in another process, for each commit. So
-a writer contains options only. Spark reports a failed commit of a stream without its cause, so it is logged here.
+Spark creates a writer on the driver, pickles it for the tasks, and creates another one in another process for each
+commit. So a writer contains only options. Spark reports a failed commit of a stream without its cause, so the writer
+logs it.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class TaskWritten(WriterCommitMessage):
 
 
 def _writer_of(context: TaskContext, options: WriteOptions) -> Writer:
-    """Return query, run and batch from the task properties that Spark sets for streams. Other writes are the only batch of
-    their job.
+    """Return query, run and batch from the task properties that Spark sets for streams. Any other write counts as batch
+    0 of its own query.
     """
     batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
     if batch is None or query is None:
@@ -119,7 +120,6 @@ class _Writer:
             writer.close()
 
     def _complete(self, messages: list[Any]) -> None:
-        """Complete the batch: note that it is stored (effectively once), or commit it (exactly once)."""
         sent = [each for each in messages if isinstance(each, TaskWritten)]
         if not sent or (who := sent[0].who) is None:
             return
@@ -162,7 +162,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         logs.info("sink.committed", **_figures(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Handle a failed write. Sent rows of successful tasks remain, except in transactions: topics cannot remove messages."""
+        """Handle a failed write. Rows of successful tasks remain stored, except with exactly-once delivery, where their
+        transactions are aborted.
+        """
         self._take_back(0)
         logs.info("sink.aborted", **_figures(messages))
 
@@ -175,6 +177,8 @@ class StreamWriter(_Writer, StreamArrowWriter):
         logs.info("sink.committed", batch=batchId, **_figures(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Handle a failed write. Sent rows of successful tasks remain, except in transactions: topics cannot remove messages."""
+        """Handle a failed batch. Rows of successful tasks remain stored, except with exactly-once delivery, where their
+        transactions are aborted.
+        """
         self._take_back(batchId)
         logs.info("sink.aborted", batch=batchId, **_figures(messages))

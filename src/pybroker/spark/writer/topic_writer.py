@@ -1,6 +1,6 @@
-"""Writer of at-least-once delivery: all rows of a task are stored when `finish` returns.
+"""At-least-once delivery: all rows of a task are stored when `finish` returns.
 
-No Spark here. An event loop in a background thread sends entries while the task encodes the next rows.
+Independent of Spark. An event loop in a background thread sends entries while the task encodes the next rows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WriteFailed(Exception):
 
 @dataclass
 class Written:
-    """Counters of one task's writes."""
+    """Counters of the rows that one task has written."""
 
     rows: int = 0
     entries: int = 0
@@ -80,7 +80,7 @@ class PartitionSender:
     """Sends row batches to one partition, at least once, under a producer name that the broker assigns."""
 
     def __init__(self, producer: Producer, options: WriteOptions, txn: TxnId | None = None) -> None:
-        """`txn`: the transaction of all entries, in which the partition is already registered."""
+        """`txn`: the transaction of all entries, which already contains the partition as a participant."""
         self.producer = producer
         self.next_sequence_id = 0
         self._txn = txn
@@ -88,7 +88,7 @@ class PartitionSender:
         self._maker = EntryMaker(producer.name, options.compression, producer.schema_version, txn)
 
     async def send(self, batches: Sequence[RowBatch], written: Written) -> None:
-        """Send `batches` after all earlier ones. Returns when capacity for more is available."""
+        """Send `batches` after all earlier ones. Returns when the producer has capacity for more."""
         now_ms = int(time.time() * 1000)
         for batch in batches:
             for receipt in await self.send_entries(batch, self.next_sequence_id, now_ms, written):
@@ -144,7 +144,7 @@ class TopicWriter:
     """The writer of one task: `write` for each record batch, `finish` once, `close` in any case."""
 
     def __init__(self, options: WriteOptions, task: int) -> None:
-        """`task`: the number of the task, which distributes rows without a key over partitions."""
+        """`task` is the number of the Spark task. It selects the partition for rows without a key."""
         self._options = options
         self._task = task
         self._background = BackgroundClient(options.access)
@@ -205,7 +205,7 @@ class TopicWriter:
     async def open_producer(
         self, destination: Destination, partition: TopicName, name: str, *, resends: bool = True
     ) -> Producer:
-        """Open a producer with that name; if it is empty, the broker assigns a name."""
+        """Open a producer with the given name, or with a name that the broker assigns if `name` is empty."""
         settings = ProducerSettings(
             name=name,
             schema=topic_schema(destination.encoder.schema, destination.name.local_name),
@@ -242,11 +242,11 @@ class TopicWriter:
             raise WriteFailed(f"the data frame cannot be written to {name}: {error}") from error
         return Destination(name, partitions, encoder, self._task)
 
-    def _do(self, what: str, work: Coroutine[Any, Any, Result]) -> Result:
+    def _do(self, operation: str, work: Coroutine[Any, Any, Result]) -> Result:
         try:
             return self._background.run(work)
         except (ClientError, BrokerError, AccessRefused) as error:
-            raise WriteFailed(f"{what} over {self._options.access.service_url} failed: {error}") from error
+            raise WriteFailed(f"{operation} over {self._options.access.service_url} failed: {error}") from error
 
 
 def _record_name(name: TopicName) -> str:

@@ -34,7 +34,7 @@ _PROGRESS_S = 1.0
 
 
 class CopyRequest(NamedTuple):
-    """The parsed arguments. `topic` or `namespace` is given."""
+    """The parsed arguments. Exactly one of `topic` and `namespace` is set."""
 
     target: str
     topic: TopicName | None
@@ -76,7 +76,6 @@ class _CopyCommand:
             return await self._copy(source, target, topics)
 
     async def _topics(self, source: Side) -> Sequence[TopicName]:
-        """Return the topics to copy. Raises StoreError if there are none."""
         request = self._request
         if request.topic is not None:
             return [request.topic]

@@ -1,7 +1,8 @@
-"""The progress of a copy of one topic: a file below `copies/` of the data directory, replaced atomically after each step.
+"""The progress of a copy of one topic.
 
-A ledger is listed as soon as the target has assigned its id, before its first entry. An interrupted copy of a ledger begins again
-in a new ledger, and the old one is deleted; complete ledgers are not copied again.
+It is a file below `copies/` of the data directory, replaced atomically after each step. A ledger is recorded when the
+target has assigned its id, before its first entry. An interrupted copy of a ledger begins again in a new ledger, and
+the incomplete ledger is deleted; complete ledgers are not copied again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ FORMAT_VERSION = 1
 
 
 class CopiedLedger(msgspec.Struct):
-    """A source ledger and its copy. `digest`: digest of the entries and their lengths, in hexadecimal digits; empty
-    until the copy is complete.
+    """A source ledger and its copy. `digest` is the digest of all entries in hexadecimal digits, empty until the copy
+    is complete.
     """
 
     source: int
@@ -36,7 +37,7 @@ class CopiedLedger(msgspec.Struct):
 
 
 class CopyProgress(msgspec.Struct):
-    """The state of a copy. `is_named`: the target's managed ledger info may list the copied ledgers."""
+    """The state of a copy. `is_named`: the target's managed ledger info may contain the copied ledgers."""
 
     version: int
     target: str
@@ -56,7 +57,9 @@ def progress_path(directory: Path, managed_ledger: str, target_kind: str) -> Pat
 
 
 def incomplete_copies(directory: Path, target_kind: str) -> list[Path]:
-    """Return the progress files of copies to this kind of target that are not complete. Raises StoreError."""
+    """Return the progress files of incomplete copies to a kind of target (`local` or `bookkeeper`). Raises
+    StoreError.
+    """
     paths = sorted((directory / COPIES_DIRECTORY).glob(f"*.to-{target_kind}.json"))
     return [path for path in paths if not _decoded(path, path.read_bytes()).is_complete]
 
@@ -72,7 +75,9 @@ class ProgressFile:
     """The progress file of one copy."""
 
     def __init__(self, path: Path, target: str) -> None:
-        """Open the file, or begin a new progress. Raises StoreError for a file of another version or target."""
+        """Read the file, or begin a new progress if it does not exist. Raises StoreError for a file of another version
+        or target.
+        """
         self._path = path
         self.progress = CopyProgress(FORMAT_VERSION, target)
         try:
@@ -87,7 +92,6 @@ class ProgressFile:
         self.progress = found
 
     def save(self) -> None:
-        """Write the file. Durable on return. Raises OSError."""
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = self._path.with_suffix(".new")
         with draft.open("wb") as file:

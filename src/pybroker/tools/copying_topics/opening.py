@@ -35,7 +35,7 @@ METADATA_FILE, METADATA_MARK = "metadata.db", "metadata.end"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The stores of one side. `kind`: `local` or `bookkeeper`; `name`: for messages."""
+    """The stores of the source or the target. `kind` is `local` or `bookkeeper`; `name` is the text for messages."""
 
     kind: str
     name: str
@@ -72,9 +72,8 @@ async def open_local(config: BrokerConfig, *, must_exist: bool, opened: AsyncExi
 
 
 async def open_bookkeeper(config: BrokerConfig, opened: AsyncExitStack) -> Side:
-    """Connect to ZooKeeper and BookKeeper.
-
-    Raises ConfigError, and StoreError, also while a broker of the cluster runs.
+    """Connect to ZooKeeper and BookKeeper. Raises ConfigError, and StoreError, for example while a broker of the
+    cluster runs.
     """
     addresses = shared_addresses(config.replace(ledger_store="bookkeeper"))
     if addresses is None:

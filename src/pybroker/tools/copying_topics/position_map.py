@@ -1,7 +1,7 @@
 """Conversion of positions in the source of a copy to positions in the target. Pure.
 
-Each source ledger becomes one target ledger with the same entries, so only ledger ids change. A position in a ledger
-that does not exist any more becomes the position in front of the next ledger, which acknowledges the same entries.
+Each source ledger becomes one target ledger with the same entries, so only ledger ids change. A position in a deleted
+ledger becomes the position in front of the next ledger, which acknowledges the same entries.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pybroker.model.position import Position
 
 
 class PositionMap:
-    """Converts the positions of one topic. `ledgers`: (source id, target id, entries), ascending. `trimmed`: target ids
-    of trimmed ledgers, which occur only in positions of compacted entries.
+    """Converts the positions of one topic. `ledgers` are tuples of source id, target id and entries, ascending.
+    `trimmed` has the target ids of trimmed ledgers, which occur only in positions of compacted entries.
     """
 
     def __init__(self, ledgers: Sequence[tuple[int, int, int]], trimmed: Mapping[int, int] | None = None) -> None:
@@ -29,7 +29,6 @@ class PositionMap:
         self._end = Position(self._targets[-1], ledgers[-1][2] - 1)
 
     def mark(self, position: Position) -> Position:
-        """Convert a mark-delete position."""
         target = self._exact.get(position.ledger_id)
         if target is not None:
             return Position(target, position.entry_id)
@@ -40,14 +39,18 @@ class PositionMap:
         """Convert the position of an entry. Raises StoreError if its ledger is not copied."""
         target = self._exact.get(position.ledger_id)
         if target is None:
-            raise StoreError(f"entry {position} is in a ledger that the managed ledger info does not name")
+            raise StoreError(
+                f"entry {position} is in a ledger that the managed ledger info does not list, so it cannot be copied"
+            )
         return Position(target, position.entry_id)
 
     def state(self, state: bytes) -> bytes:
-        """Convert a whole cursor state. Raises StoreError for pending transaction acks."""
+        """Convert the stored state of a cursor. Raises StoreError for pending transaction acks."""
         record = CursorRecord(state)
         if record.held:
-            raise StoreError("it has pending acknowledgements of a transaction; end the transaction first")
+            raise StoreError(
+                "the cursor has pending acknowledgements of a transaction: end the transaction, and copy again"
+            )
         holes = {self._exact[ledger_id]: holes for ledger_id, holes in record.holes.items() if ledger_id in self._exact}
         sets = {
             self.entry(position): bits

@@ -1,4 +1,4 @@
-"""The copy of a topic's schema versions. Messages contain the numbers of versions, so the numbers stay the same."""
+"""The copy of a topic's schema versions. The version numbers stay the same, because messages contain them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ _DELETED = SchemaRecord(None, 0)
 
 
 async def copy_schemas(sources: Sequence[SchemaStorage], target: SchemaStorage, topic: TopicName) -> int:
-    """Copy the versions of the first source that has any, and return their number. Versions in the target are kept.
-
-    Raises StoreError if the target has other versions.
+    """Copy the schema versions of a topic from the first source that has any, and return their number. Raises
+    StoreError if the target has other versions.
     """
     for source in sources:
         found = await source.read(source.topic_path(topic))

@@ -1,12 +1,11 @@
 """The copy of one topic: its ledgers, its compacted ledger, and its cursors.
 
 Operation: each source ledger is copied into a new ledger of the target, closed, and read again to compare all entries.
-Then the target's managed ledger info is stored with all ledgers and cursors, the states of the cursors are written, and
-everything is read from the target once more. The source only changes as by a broker start: its open ledger is
-recovered.
+Then the target's managed ledger info and the states of the cursors are written, and everything is read from the target
+once more. The source changes only as by a broker start: its open ledger is recovered.
 
-Failure: an error or the end of the process leaves the progress file, and the next run continues. A ledger whose id was
-assigned and not recorded yet stays in the target, empty.
+Failure: the next run continues with the progress file. An assigned ledger that was not recorded yet stays in the
+target, empty.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class TopicContents(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """The result of a copy, all verified in the target. `was_complete`: an earlier run had done it."""
+    """The result of a verified copy. `was_complete`: an earlier run had completed the copy."""
 
     contents: TopicContents
     was_complete: bool
@@ -88,7 +87,7 @@ class TopicCopy:
         self._progress = self._file.progress
 
     async def run(self) -> Copied:
-        """Copy the topic, and verify the copy. Raises StoreError and OSError; a later run continues."""
+        """Copy the topic and verify the copy. After StoreError or OSError, a later run continues."""
         progress = self._progress
         source, target = await self._source.records.load(self._path), await self._target.records.load(self._path)
         if source.info is None or source.info.deleted:
@@ -117,15 +116,14 @@ class TopicCopy:
     # --- the source --------------------------------------------------------------------------------------------------
 
     async def _recovered(self, info: ManagedLedgerInfo) -> LedgerList:
-        """Return the list of ledgers, all closed."""
         ledgers = LedgerList.decode(bytes(info.ledgers), 0)
         for ledger_id in ledgers.open_ledger_ids():
             ledgers.close_ledger(await self._source.ledgers.recover(ledger_id), info.created)
         return ledgers
 
     async def _states(self, info: ManagedLedgerInfo, ledgers: LedgerList) -> dict[str, bytes]:
-        """Return the whole states of the cursors. The cursor of transactions is reset: its state is restored from the
-        entries.
+        """Return the complete states of the cursors. The cursor of transactions is reset: the broker restores its state
+        from the entries.
         """
         states: dict[str, bytes] = {}
         for name, cursor in info.cursors.items():
@@ -169,7 +167,6 @@ class TopicCopy:
         await self._copy_entries(copied, row.entry_count, _unchanged)
 
     async def _copy_entries(self, copied: CopiedLedger, entry_count: int, convert: Convert) -> None:
-        """Copy, close and compare a ledger."""
         store, listener, digest = self._target.ledgers, _Appends(), hashlib.sha256()
         next_entry_id = 0
         while next_entry_id < entry_count:
@@ -303,7 +300,6 @@ class TopicCopy:
     # --- verification ------------------------------------------------------------------------------------------------
 
     def _require_own(self, target: LoadedInfo) -> None:
-        """Raise StoreError if the target has a topic that this copy has not created."""
         if target.info is None or (target.info.deleted and not self._progress.is_named):
             if target.info is None and self._progress.is_complete:
                 raise StoreError(
@@ -324,7 +320,6 @@ class TopicCopy:
             )
 
     async def _verify(self, source: LoadedInfo, target: LoadedInfo, ledgers: LedgerList) -> None:
-        """Compare the target, as a broker will find it, with the source. Raises StoreError."""
         assert source.info is not None
         if target.info is None:
             raise StoreError(
@@ -409,8 +404,6 @@ def _unchanged(payload: bytes) -> bytes:
 
 
 class _Appends(AppendListener):
-    """Waits for one run at a time, while the next one is read."""
-
     def __init__(self) -> None:
         self._done: asyncio.Future[None] | None = None
 
@@ -418,7 +411,6 @@ class _Appends(AppendListener):
         self._done = asyncio.get_running_loop().create_future()
 
     async def stored(self) -> None:
-        """Wait until the run is stored. Raises StoreError."""
         if self._done is not None:
             await self._done
 
@@ -439,8 +431,6 @@ class _StateOwner(CursorOwner):
 
 
 class _Written:
-    """The completion of one write of a cursor."""
-
     def __init__(self) -> None:
         self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -451,5 +441,4 @@ class _Written:
             self._future.set_exception(error)
 
     async def done(self) -> None:
-        """Wait until the write is complete. Raises StoreError."""
         await self._future

@@ -1,4 +1,4 @@
-"""`pybroker ledger` for ledgers on BookKeeper: list, dump, verify, orphans. All commands only read, and fence no ledger.
+"""`pybroker ledger` for ledgers on BookKeeper: list, dump, verify, orphans.
 
-Start with `connecting.py`.
+The commands only read, and fence no ledger. Start with `connecting.py`.
 """

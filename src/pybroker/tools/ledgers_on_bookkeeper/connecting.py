@@ -1,4 +1,4 @@
-"""The connection of a command to ZooKeeper and the bookies, and the end of the command."""
+"""Connects a command of `pybroker ledger` to ZooKeeper and the bookies, and runs it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(
     is_json: bool,
     command: Callable[[LedgerTool], Awaitable[int]],
 ) -> int:
-    """Connect, run the command, and return its exit code. Raises ConfigError."""
+    """Connect, run `command`, and return its exit code. Raises ConfigError."""
 
     def write(item: Item) -> None:
         sys.stdout.write(f"{json.dumps(item) if is_json else item_text(item)}\n")

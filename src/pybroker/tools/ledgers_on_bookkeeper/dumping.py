@@ -17,7 +17,7 @@ _BYTES_AT_ONCE = 1 << 20
 async def dump_ledger(
     tool: LedgerTool, ledger_id: int, first_entry_id: int, last_entry_id: int | None, *, with_payloads: bool
 ) -> int:
-    """Print the ledger and its entries from the first to the last one. Entries that cannot be read are reported and
+    """Print a ledger and its entries from the first to the last id. Entries that cannot be read are reported and
     skipped.
     """
     reader = await open_without_recovery(tool, ledger_id)
@@ -50,7 +50,9 @@ async def dump_ledger(
 
 
 async def open_without_recovery(tool: LedgerTool, ledger_id: int) -> LedgerReader:
-    """Return a reader up to the last confirmed entry. Raises NoSuchLedger, EntryUnavailable and other BookKeeperErrors."""
+    """Return a reader of a ledger up to its last confirmed entry. Raises NoSuchLedger, EntryUnavailable and other
+    BookKeeperErrors.
+    """
     metadata = await tool.client.ledger_metadata(ledger_id)
     reader = await tool.client.open_ledger(ledger_id, metadata.password)
     await reader.read_last_confirmed()

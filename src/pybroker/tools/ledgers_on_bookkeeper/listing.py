@@ -1,4 +1,4 @@
-"""`pybroker ledger list`: the ledgers of a BookKeeper cluster, or only the ledgers with given properties."""
+"""`pybroker ledger list`: the ledgers of a BookKeeper cluster, filtered by state and properties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pybroker.tools.ledgers_on_bookkeeper.connecting import EXIT_FOUND, EXIT_OK,
 
 
 async def list_ledgers(tool: LedgerTool, state: str | None, properties: Mapping[str, str]) -> int:
-    """Print each ledger that has the state and the properties, ascending by id. Unreadable metadata is damage."""
+    """Print the ledgers with this state (None: any) and all these properties, by ascending id. Return the exit code,
+    which reports damage for unreadable metadata.
+    """
     exit_code = EXIT_OK
     async for page in tool.client.ledger_pages():
         async for ledger_id, found in tool.client.metadata_of_all(page):

@@ -1,4 +1,4 @@
-"""`pybroker ledger orphans`: the ledgers of a cluster that no document lists. Deletes nothing."""
+"""`pybroker ledger orphans`: the ledgers of a cluster that belong to no topic, schema or cursor. Deletes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pybroker.tools.ledgers_on_bookkeeper.listing import ledger_item
 
 
 async def list_orphans(tool: LedgerTool, cluster_name: str, min_age_ms: int) -> int:
-    """Print each unlisted ledger that has the marks of the cluster's brokers, with the reason if it must be kept.
+    """Print each ledger that brokers of this cluster created and no metadata document lists, as `orphan` or `kept`,
+    with the reason. Return the exit code.
 
     Raises StoreError for a document that cannot be read, because it may list any ledger.
     """

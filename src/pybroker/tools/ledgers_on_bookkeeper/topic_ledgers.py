@@ -1,6 +1,4 @@
-"""The ledgers of one topic on BookKeeper, as the topic's documents list them: ledgers of entries, of cursors, and of
-the compacted view.
-"""
+"""The ledgers of one topic on BookKeeper: ledgers of entries, of cursors, and of the compacted view."""
 
 from __future__ import annotations
 
@@ -39,7 +37,9 @@ ENTRIES, CURSOR, COMPACTED = "entries", "cursor", "compacted"
 
 
 class NamedLedger(NamedTuple):
-    """A ledger in the topic's documents. `entries` and `size_bytes` are the values in the document; None without any."""
+    """A ledger in the topic's metadata documents. `entries` and `size_bytes` are the values in the document; None if
+    there are none.
+    """
 
     ledger_id: int
     role: str
@@ -49,7 +49,7 @@ class NamedLedger(NamedTuple):
 
 @dataclass(slots=True)
 class TopicDocuments:
-    """The documents of a topic. `states`: the whole states of cursors by name."""
+    """The metadata documents of a topic. `states` has the complete state of each cursor by name."""
 
     topic: TopicName
     info: PulsarInfo
@@ -76,7 +76,7 @@ class TopicDocuments:
 
 
 class TopicReader:
-    """Reads the documents of a topic, and counts and prints unreadable ones."""
+    """Reads the metadata documents of a topic, and counts and prints unreadable documents."""
 
     def __init__(self, tool: LedgerTool, topic: TopicName) -> None:
         self._tool = tool
@@ -88,9 +88,8 @@ class TopicReader:
         self._tool.write({"kind": "damage", **more, "text": text})
 
     async def read(self) -> TopicDocuments:
-        """Read the documents.
-
-        Raises StoreError if the topic does not exist or its document is damaged, and ZooKeeperError.
+        """Read the topic's metadata documents. Raises StoreError if the topic does not exist or its document is
+        damaged, and ZooKeeperError.
         """
         path = metadata_paths.managed_ledger(self._topic)
         document = document_path(path)
@@ -142,7 +141,7 @@ class TopicReader:
 
 
 async def _last_entry(reader: LedgerReader) -> Entry | None:
-    """Return the last entry of the ledger. In an open ledger it is after the last entry that is known to be confirmed."""
+    """Return the last entry of the ledger. In an open ledger it may be after the last confirmed entry."""
     found = None if reader.last_readable < 0 else await reader.read_entry(reader.last_readable)
     if reader.metadata.state is LedgerState.CLOSED:
         return found
@@ -156,7 +155,7 @@ async def _last_entry(reader: LedgerReader) -> Entry | None:
 
 
 async def list_topic(tool: LedgerTool, topic: TopicName) -> int:
-    """Print the topic, its ledgers, and its cursors."""
+    """Print the topic, its ledgers, and its cursors. Return the exit code."""
     reader = TopicReader(tool, topic)
     documents = await reader.read()
     _write_topic(tool, documents)
@@ -169,7 +168,7 @@ async def list_topic(tool: LedgerTool, topic: TopicName) -> int:
 
 
 async def dump_topic(tool: LedgerTool, topic: TopicName, *, with_payloads: bool) -> int:
-    """Print the topic, the entries of its ledgers, and its cursors."""
+    """Print the topic, the entries of its ledgers, and its cursors. Return the exit code."""
     reader = TopicReader(tool, topic)
     documents = await reader.read()
     _write_topic(tool, documents)
@@ -186,7 +185,9 @@ async def dump_topic(tool: LedgerTool, topic: TopicName, *, with_payloads: bool)
 
 
 async def verify_topic(tool: LedgerTool, topic: TopicName) -> int:
-    """Read every copy of every entry of the topic's ledgers, and compare counts with the topic's document."""
+    """Read every copy of every entry of the topic's ledgers, and compare the numbers of entries with the topic's
+    metadata. Return the exit code.
+    """
     reader = TopicReader(tool, topic)
     documents = await reader.read()
     verification = Verification(tool)

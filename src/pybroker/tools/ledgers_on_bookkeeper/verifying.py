@@ -18,8 +18,6 @@ _PROGRESS_S = 1.0
 
 @dataclass(slots=True)
 class _Run:
-    """Copies of consecutive entries on one bookie that are in the same state."""
-
     copy: EntryCopy
     first_entry_id: int
     last_entry_id: int
@@ -27,7 +25,7 @@ class _Run:
 
 
 class Verification:
-    """The verification of one or all ledgers."""
+    """The verification of one or all ledgers, with the number of damaged ledgers."""
 
     def __init__(self, tool: LedgerTool) -> None:
         self._tool = tool
@@ -42,7 +40,7 @@ class Verification:
         self._unreadable_count = 0
 
     async def run(self, ledger_id: int | None) -> int:
-        """Verify one ledger, or all. Return the exit code."""
+        """Verify one ledger, or all ledgers if `ledger_id` is None. Return the exit code."""
         if ledger_id is not None:
             await self._verify(await open_without_recovery(self._tool, ledger_id))
         else:
@@ -52,12 +50,11 @@ class Verification:
         return self.finish({})
 
     def finish(self, more: Item) -> int:
-        """Write the summary, and return the exit code."""
         self._tool.write(self._summary() | more)
         return EXIT_FOUND if sum(self._bad_counts.values()) + self._unreadable_count else EXIT_OK
 
     async def verify_one(self, ledger_id: int) -> None:
-        """Verify one of several ledgers. A ledger that cannot be opened is counted as damaged."""
+        """Verify a ledger. A ledger that cannot be opened counts as damaged."""
         try:
             reader = await open_without_recovery(self._tool, ledger_id)
         except NoSuchLedger:

@@ -99,17 +99,17 @@ def test_a_value_is_read_as_the_readers_type(writer: Any, reader: Any, written: 
 @pytest.mark.parametrize(
     ("writer", "reader", "written", "reason"),
     [
-        ("long", "int", 5, "a long for a int"),
-        ("string", "int", "5", "a string for a int"),
-        (["null", "int"], "int", None, "a null for a int"),
-        ("int", ["null", "string"], 5, "a int for a union of null, string"),
+        ("long", "int", 5, "a value of type long cannot be read as int"),
+        ("string", "int", "5", "a value of type string cannot be read as int"),
+        (["null", "int"], "int", None, "a value of type null cannot be read as int"),
+        ("int", ["null", "string"], 5, "a value of type int cannot be read as union of null, string"),
         (
             {"type": "enum", "name": "E", "symbols": ["A", "B"]},
             {"type": "enum", "name": "E", "symbols": ["A"]},
             "B",
             "no symbol 'B' and no default",
         ),
-        ({"type": "fixed", "name": "F", "size": 2}, {"type": "fixed", "name": "F", "size": 3}, b"ab", "of 2 bytes"),
+        ({"type": "fixed", "name": "F", "size": 2}, {"type": "fixed", "name": "F", "size": 3}, b"ab", "with 2 bytes"),
         (record(("a", "int"), name="In"), record(("b", "int"), name="In"), {"a": 1}, "no field 'b'"),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_newer_writer_is_read_by_an_older_pinned_schema() -> None:
     table = decode(
         schema("AVRO", V1), [avro_bytes(V2, {"id": 2, "name": "b", "note": "n"})], versions=[version], known=KNOWN
     )
-    assert "a long for a int" in errors(table)[0]  # type: ignore[operator]
+    assert "a value of type long cannot be read as int" in errors(table)[0]  # type: ignore[operator]
     table = decode(
         schema("AVRO", record(("name", "string"))),
         [avro_bytes(V2, {"id": 2, "name": "b", "note": "n"})],

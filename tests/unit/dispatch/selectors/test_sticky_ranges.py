@@ -27,8 +27,8 @@ def test_the_documented_ranges_give_the_documented_consumer() -> None:
     ("ranges", "says"),
     [
         ([], "at least one hash range"),
-        ([(9, 8)], r"\[9, 8\] is not a range"),
-        ([(-1, 8)], r"\[-1, 8\] is not a range"),
+        ([(9, 8)], r"\[9, 8\] of the consumer is invalid"),
+        ([(-1, 8)], r"\[-1, 8\] of the consumer is invalid"),
         ([(1, 5), (5, 9)], r"with itself: \[5, 9\] overlaps \[1, 5\]"),
         ([(1, 5), (1, 5)], "conflict with itself"),
         ([(1, 5), (0, 65535)], "overlaps"),

@@ -176,7 +176,7 @@ async def test_cursor_with_missing_rows_is_not_treated_as_new(
     it = await it.again()
     it.store._table._connection.execute("DELETE FROM deltas")
     for _ in range(2):
-        with pytest.raises(DamagedCursor, match="the record of cursor a is missing"):
+        with pytest.raises(DamagedCursor, match="it has no record of cursor a, which exists"):
             await it.store.load("a")
     assert await it.store.load("new") == (None, [])
     assert (caplog.messages.count("checkpoint.cursor_damaged"), it.store.stats().damaged_cursors) == (1, 1)

@@ -173,7 +173,7 @@ def test_entries_of_a_deleted_ledger_are_dropped_and_counted() -> None:
         (append(4, 0, b"a"), "ledger 4, which does not exist"),
         (created(4) + append(4, 1, b"a"), "entry 4:1 does not continue after entry 4:-1"),
         (created(4) + append(4, 0, b"a") + append(4, 0, b"a"), "entry 4:0 does not continue after entry 4:0"),
-        (created(4) + created(4), "created twice"),
+        (created(4) + created(4), "creates ledger 4 twice"),
         (b"\x09\0\0\0\0\0\0\0", "unknown type 9"),
     ],
 )

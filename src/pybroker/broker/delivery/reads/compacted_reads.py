@@ -1,12 +1,8 @@
 """Reads for consumers with `readCompacted`, from the compacted view and from the topic.
 
-Entries up to the compaction horizon come from the compacted view, later entries from the topic.
-
-The read position is always a position in the topic. If a compaction replaces the view, the next read continues at the
-same position in the new view, so no entry is delivered twice or skipped.
-
-Entries that are not in the view are acknowledged when the read position passes them. The cursor state covers existing
-ledgers only. This module therefore records the acknowledgements of view entries whose original ledgers are deleted.
+Entries up to the compaction horizon come from the compacted view, later entries from the topic. The read position is a
+position in the topic, so a new view neither repeats nor skips entries. Entries that are not in the view are
+acknowledged when the read position passes them.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from pybroker.model.position import Position
 
 
 class CompactedRun(EntryRun):
-    """Consecutive entries of the compacted view that belong to one ledger. Entry ids may have gaps."""
+    """Consecutive entries of the compacted view from one ledger. Entry ids may have gaps."""
 
     __slots__ = ("entry_ids",)
 
@@ -43,7 +39,7 @@ class CompactedRun(EntryRun):
 
 
 class CompactedReads:
-    """Source of entries with the read methods of a cursor. Exists while the active consumer uses `readCompacted`."""
+    """Source of entries for the active consumer while it uses `readCompacted`."""
 
     def __init__(self, cursor: ManagedCursor, store: LedgerStore, pass_over: PassOver) -> None:
         self._cursor = cursor
@@ -60,8 +56,8 @@ class CompactedReads:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Move the read position to the first entry after the mark-delete position. This entry may be in a deleted
-        ledger, of which only the view contains entries.
+        """Move the read position to the first entry after the mark-delete position, which may be only in the compacted
+        view.
         """
         mark = self._cursor.mark_delete_position
         self._cursor.read_position = Position(mark.ledger_id, mark.entry_id + 1)
@@ -83,9 +79,9 @@ class CompactedReads:
         return self._take(max_entries, max_bytes)
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries from the store and advance the read position. Raises StoreError.
+        """Read the next entries from the store and advance the read position. Raises StoreError.
 
-        Return None if the view changed or has ended; the caller then checks `has_more` and reads again.
+        Return None if the view was replaced or has ended; the caller then reads again.
         """
         view = self._view()
         if view is None:

@@ -1,4 +1,4 @@
-"""Reads of due delayed entries from memory or the store. One read covers due entries that are close together."""
+"""Reads of delayed entries that are due. One read covers entries that are close together."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ async def read_due(
     ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int
 ) -> tuple[list[EntryRun], list[Delayed]]:
     """Read due entries in order, up to `max_bytes`. Return the entries that were read, and the due entries that were
-    not.
-
-    An entry is not read if it is beyond `max_bytes` or was trimmed. Raises StoreError.
+    not: beyond `max_bytes`, or trimmed. Raises StoreError.
     """
     found: dict[Position, tuple[bytes, int]] = {}
     left_bytes = max_bytes

@@ -1,8 +1,4 @@
-"""All entry reads of one subscription, from cache or store.
-
-The entries are replayed entries, rescanned entries, due delayed entries, or the next entries at the cursor or in the
-compacted view.
-"""
+"""All entry reads of one subscription: redelivered, rescanned, and due delayed entries, and new entries at the cursor."""
 
 from __future__ import annotations
 
@@ -33,10 +29,10 @@ STATE_TOO_LARGE: Sequence[EntryRun] = []
 
 
 class Rescans:
-    """Reads entries that the cursor has already passed, without moving the cursor. The dispatcher requests these
-    rescans.
+    """Reads entries again that the cursor has already passed, when the dispatcher requests it, without moving the
+    cursor.
 
-    Skips acknowledged and delayed entries. Keeps surplus entries of the last store read for the next call.
+    Skips acknowledged and delayed entries.
     """
 
     def __init__(self, cursor: ManagedCursor) -> None:
@@ -44,7 +40,9 @@ class Rescans:
         self._ahead: EntryRun | None = None
 
     def next_position(self, position: Position, held_back: Mapping[int, BitMap]) -> Position | None:
-        """Return the position of the next entry to rescan, or None if the rescan has reached the cursor."""
+        """Return the position of the next entry to read again, from `position`; None if there is none before the
+        cursor. `held_back`: delayed entries, which are skipped.
+        """
         found = self._cursor.state.first_wanted(position, held_back)
         ledgers = self._cursor.ledger.ledgers
         if ledgers.has_entry(found) and found < ledgers.normalize(self._cursor.read_position):
@@ -87,9 +85,7 @@ class Rescans:
 
 
 class EntryReads:
-    """Executes the dispatcher's read plans. Invariant: at most one store read is in progress, for the plan of the last
-    call of `cached`.
-    """
+    """Executes the dispatcher's read plans. At most one store read is in progress, for the last plan of `cached`."""
 
     def __init__(self, cursor: ManagedCursor, delayed: DelayedDelivery) -> None:
         self._cursor = cursor
@@ -101,13 +97,12 @@ class EntryReads:
         self._due: Sequence[Delayed] = ()
 
     def read_compacted(self, compacted: CompactedReads | None) -> None:
-        """Read from the compacted view, or from the topic if `compacted` is None."""
+        """Read from the compacted view from now on, or from the topic if `compacted` is None."""
         self.compacted = compacted
         self._next = self._cursor if compacted is None else compacted
 
     @property
     def has_more(self) -> bool:
-        """Return whether a readable entry exists at the read position."""
         if isinstance(self._next, CompactedReads):
             return self._next.has_more()
         ledger, cursor = self._cursor.ledger, self._cursor
@@ -116,7 +111,6 @@ class EntryReads:
 
     @property
     def waits_for_transaction(self) -> bool:
-        """Return whether an open transaction makes the next entry unreadable."""
         ledger = self._cursor.ledger
         return ledger.read_limit.limit is not None and self._cursor.read_position <= ledger.last_confirmed
 
@@ -148,8 +142,8 @@ class EntryReads:
         return None if run is None else (run,)
 
     async def stored(self, plan: ReadPlan) -> AsyncIterator[EntryRun | None]:
-        """Yield the plan's entries from the store. A final None means that some entries could not be read now. Raises
-        StoreError.
+        """Read the plan's entries from the store, and yield them. A final None means that some entries could not be
+        read now. Raises StoreError.
         """
         if plan.replay is not None:
             async for run in self._replay_stored(plan):
@@ -168,9 +162,6 @@ class EntryReads:
                 yield next_run
 
     async def _read_due(self, plan: ReadPlan, due: Sequence[Delayed]) -> list[EntryRun]:
-        """Read due entries. Unread entries return to the index of delayed entries, and all entries after a
-        StoreError.
-        """
         try:
             runs, unread = await read_due(self._cursor.ledger, due, plan.max_bytes)
         except StoreError:

@@ -20,7 +20,7 @@ REMEDY = "; to continue after the unreadable entries, set autoSkipNonRecoverable
 
 
 class FailedReads:
-    """Counter of consecutive failed reads. Invariant: `count` is 0 exactly if the last read succeeded."""
+    """Counter of consecutive failed reads; 0 if the last read succeeded."""
 
     def __init__(self, topic: TopicContext, subscription: str) -> None:
         self._topic = topic
@@ -29,7 +29,9 @@ class FailedReads:
         self.reason = ""
 
     def failed(self, error: StoreError, *, is_lasting: bool) -> float:
-        """Count a failure, and log the first of a series. Return the delay in seconds until the next attempt."""
+        """Count a failure, and log the first of a series. Return the delay in seconds until the next attempt.
+        `is_lasting`: the entries are permanently unreadable.
+        """
         self.count += 1
         self.reason = str(error)
         if self.count == 1:
@@ -43,7 +45,7 @@ class FailedReads:
 
 
 def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
-    """Return the permanently unreadable entries at the cursor, or None if a later read may succeed."""
+    """Return the permanently unreadable entries at the cursor; None if a later read may succeed."""
     if isinstance(error, NoSuchLedger):
         ledgers = cursor.ledger.ledgers
         return whole_ledger(ledgers, ledgers.normalize(cursor.read_position).ledger_id, error)
@@ -57,8 +59,8 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
     """Move the read position past unreadable entries. Return whether reading can continue.
 
-    If some of these entries are unacknowledged, `skip` acknowledges them. `skip` is None if the configuration
-    (`autoSkipNonRecoverableData`) does not allow skipping; then reading cannot continue.
+    `skip` acknowledges the unacknowledged entries among them. It is None if `autoSkipNonRecoverableData` does not allow
+    that; then reading cannot continue.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers

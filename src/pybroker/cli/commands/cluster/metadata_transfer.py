@@ -35,7 +35,7 @@ _KEY_OF_OPTION = {
 
 
 class Use(Enum):
-    """The use of a data directory by a command, and what it does if the directory has no metadata yet."""
+    """How a command uses a data directory, and what happens if the directory has no metadata yet."""
 
     READ = "read"
     """Read a copy, because opening converts metadata of an earlier layout; refuse a new directory."""
@@ -104,8 +104,6 @@ Command = Callable[["BrokerConfig", argparse.Namespace, Output], Awaitable[int]]
 
 
 def _in_loop(command: Command) -> Callable[[argparse.Namespace], int]:
-    """Return a function that reads the configuration, runs `command`, and prints its errors."""
-
     def run(options: argparse.Namespace) -> int:
         import asyncio  # noqa: PLC0415
 
@@ -130,7 +128,6 @@ def _in_loop(command: Command) -> Callable[[argparse.Namespace], int]:
 
 @asynccontextmanager
 async def _opened(config: BrokerConfig, use: Use = Use.READ) -> AsyncIterator[MetadataStore]:
-    """Open the store of the configuration: ZooKeeper, or the data directory of a broker that does not run."""
     from pybroker.metadata.shared_metadata import shared_addresses  # noqa: PLC0415
 
     # Where ledgers are stored does not matter here.
@@ -163,7 +160,6 @@ async def _open_embedded(config: BrokerConfig, use: Use, opened: AsyncExitStack)
 
 
 def _copied(directory: Path, opened: AsyncExitStack) -> Path:
-    """Return a directory with copies of the metadata, which lasts as long as `opened`. Raises OSError."""
     import shutil  # noqa: PLC0415
     import tempfile  # noqa: PLC0415
 

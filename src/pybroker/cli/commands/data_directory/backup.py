@@ -100,7 +100,9 @@ def _back_up_running(options: argparse.Namespace) -> BackupResult:
         try:
             snapshot = rest.change("POST", SNAPSHOTS)
         except NotThere as error:
-            raise CommandFailed(f"{error}; a backup needs a broker of this pybroker version") from error
+            raise CommandFailed(
+                f"the broker cannot create a data snapshot ({error}): a backup needs a pybroker broker of this version"
+            ) from error
         path = f"{SNAPSHOTS}/{snapshot['id']}"
         try:
             directory = Path(snapshot.get("path") or "")
@@ -125,7 +127,7 @@ def _back_up_stopped(options: argparse.Namespace) -> BackupResult:
     from pybroker.local_store.data_directory import DataDirectoryLock  # noqa: PLC0415
 
     if not options.data.is_dir():
-        raise WrongUsage(f"{options.data} is not a directory")
+        raise WrongUsage(f"--data: {options.data} is not a directory; give the data directory of a broker")
     _require_outside(options.backup, options.data)
     lock = run_told(lambda: DataDirectoryLock(options.data))
     try:
@@ -228,7 +230,6 @@ def rate_of(options: argparse.Namespace) -> RateLimit:
 
 
 def run_told(work: Any, *arguments: Any) -> Any:
-    """Call `work`, and convert its expected errors to CommandFailed."""
     from pybroker.errors import StoreError  # noqa: PLC0415
     from pybroker.local_store.data_directory import DataDirectoryInUse, ForeignDirectory  # noqa: PLC0415
 
@@ -242,7 +243,7 @@ def run_told(work: Any, *arguments: Any) -> Any:
 
 
 class _Renewal:
-    """Renews the broker's data snapshot while its files are copied, so that the snapshot does not expire."""
+    """Renews the broker's data snapshot while its files are copied."""
 
     def __init__(self, rest: AdminRest, path: str, lasts_s: float) -> None:
         self._rest = rest

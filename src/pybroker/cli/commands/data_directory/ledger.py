@@ -157,19 +157,18 @@ def _add_store_options(parser: argparse.ArgumentParser) -> None:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError("a number is needed")
+        raise argparse.ArgumentTypeError("the value must be a number of 0 or more")
     return int(text)
 
 
 def _property(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator:
-        raise argparse.ArgumentTypeError("KEY=VALUE is needed")
+        raise argparse.ArgumentTypeError("the value must have the form KEY=VALUE")
     return key, value
 
 
 def _configuration(options: argparse.Namespace) -> BrokerConfig:
-    """Return the configuration of the metadata store and BookKeeper. Raises ConfigError."""
     from pybroker.config import Problems, read  # noqa: PLC0415  (so that --help answers at once)
 
     problems = Problems()
@@ -180,9 +179,8 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
 
 
 def _is_on_bookkeeper(options: argparse.Namespace) -> bool:
-    """Return whether the command is for ledgers on BookKeeper.
-
-    Raises ConfigError if both a directory and a metadata store are given, or neither.
+    """Return whether the command is for ledgers on BookKeeper. Raises ConfigError if both a directory and a metadata
+    store are given, or neither.
     """
     from pybroker.config import ConfigError  # noqa: PLC0415
 

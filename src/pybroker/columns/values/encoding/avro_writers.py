@@ -1,7 +1,7 @@
 """Encoding of Arrow arrays as Avro values: the counterpart of `avro_readers`.
 
-Each writer is created for an Avro type and a column type. Mismatched types are refused at creation; values that do
-not fit are refused with their row when they are written.
+A writer is created for an Avro type and a column type. Creation fails if the types do not match; a value that does not
+fit fails with its row when it is written.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class PlainWriter(Writer):
 
 
 class DecimalWriter(PlainWriter):
-    """Writes decimals. Whole numbers are first cast to a wide decimal, because Arrow requires one that holds all of
-    their type.
+    """Writes decimals. Whole numbers are first cast to a decimal with enough digits for all values of their type,
+    because Arrow requires these digits.
     """
 
     def write(self, array: pa.Array) -> Pieces:
@@ -71,7 +71,7 @@ class NullWriter(Writer):
 
 
 class BranchWriter(Writer):
-    """Writes a union with one non-null branch that fits the column."""
+    """Writes a union whose only non-null branch fits the column."""
 
     def __init__(self, null: int | None, branch: int | None, inner: Writer) -> None:
         self._null = None if null is None else _index_byte(null)
@@ -99,7 +99,7 @@ def _index_byte(index: int) -> bytes:
 
 
 class MembersWriter(Writer):
-    """Writes a union from a struct with one non-null member; a null struct is null."""
+    """Writes a union from a struct of which one member is not null. A null struct is written as null."""
 
     def __init__(self, null: int | None, members: list[tuple[int, Writer]]) -> None:
         self._null = null
@@ -120,9 +120,11 @@ class MembersWriter(Writer):
             except CannotEncode as error:
                 raise error.at(where[error.row]) from None
         if (given > 1).any():
-            raise CannotEncode(first_true(given > 1), "the union has values in several of its members")
+            raise CannotEncode(first_true(given > 1), "the union has values in several of its members: set only one")
         if self._null is None and (given == 0).any():
-            raise CannotEncode(first_true(given == 0), "no member of the union has a value, and the union has no null")
+            raise CannotEncode(
+                first_true(given == 0), "no member of the union has a value, and the union has no null: set one member"
+            )
         whole = pa.concat_arrays(pieces).take(pa.array(index, mask=given == 0))
         return whole if self._null is None else whole.fill_null(_index_byte(self._null))
 

@@ -1,6 +1,6 @@
-"""Vectorised building of payloads: numbers as bytes, and joining of parts row by row by Arrow.
+"""Vectorised building of payloads: numbers as bytes, and joining of parts row by row.
 
-A type's writer returns one part per value. There is no Python code for each row.
+A writer returns one part for each value. There is no Python code for each row.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def masked_pieces(table: npt.NDArray[np.uint8], wanted: npt.NDArray[np.bool_]) -
 
 
 def varints(values: npt.NDArray[np.int64]) -> Pieces:
-    """Encode as Avro `long`: zigzag, seven bits per byte, lowest first."""
+    """Encode numbers as Avro `long`: zigzag, seven bits per byte, lowest first."""
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     largest = int(zigzag.max(initial=0))
     if largest < 0x80:
@@ -72,7 +72,7 @@ def varints(values: npt.NDArray[np.int64]) -> Pieces:
 
 
 def joined(*pieces: Any) -> Pieces:
-    """Join the parts of each row. A bytes argument is used in every row. Null if a part is null."""
+    """Concatenate the parts of each row. A bytes argument is used in every row. A row with a null part is null."""
     return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, b"")
 
 
@@ -95,7 +95,7 @@ def big_endian_decimals(array: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def shortest_decimals(array: pa.Array) -> Pieces:
-    """Return two's complement without redundant sign bytes."""
+    """Encode decimals as big-endian two's complement without redundant sign bytes."""
     table = np.ascontiguousarray(big_endian_decimals(array))
     sign = (table[:, 0] >> 7).astype(np.bool_)
     fill = np.where(sign, 0xFF, 0).astype(np.uint8)
@@ -113,7 +113,7 @@ def first_true(mask: Any) -> int:
 
 
 def cast(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    """Cast. Raises CannotEncode for the first value that does not fit."""
+    """Convert `array` to `arrow_type`. Raises CannotEncode for the first value that does not fit."""
     if array.type == arrow_type:
         return array
     try:

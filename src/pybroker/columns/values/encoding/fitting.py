@@ -24,7 +24,9 @@ class Misfit(ValueError):
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the equivalent type with the usual memory layout, to which `usual` converts."""
+    """Return the type to which `usual` converts: it holds the same values, without dictionaries, views, or 64-bit
+    offsets.
+    """
     if pa.types.is_dictionary(arrow_type):
         return plain_type(arrow_type.value_type)
     if pa.types.is_large_string(arrow_type) or pa.types.is_string_view(arrow_type):

@@ -1,6 +1,6 @@
 """Encoding of Arrow arrays as JSON texts: the counterpart of `json_values`.
 
-Bytes are base64, dates and timestamps the numbers of their Avro type. Nulls are written as `null`.
+Bytes become base64, dates and timestamps the numbers of their Avro type, and nulls `null`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,6 @@ def _timestamp_writer(arrow_type: pa.DataType, unit_us: int) -> Callable[[pa.Arr
 
 
 def _floored(micros: pa.Array, unit_us: int) -> pa.Array:
-    """Round down, unlike Arrow's integer division, which rounds towards zero."""
     filled = np.asarray(micros.fill_null(0)) // unit_us
     return pa.array(filled, mask=np.asarray(micros.is_null()))
 

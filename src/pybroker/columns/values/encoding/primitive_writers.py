@@ -1,6 +1,4 @@
-"""Encoding of Arrow arrays for the primitive schemas: the counterpart of `primitive_values`. Null gives a null
-payload.
-"""
+"""Encoding of Arrow arrays as payloads of the primitive schemas. Null gives a null payload."""
 
 from __future__ import annotations
 

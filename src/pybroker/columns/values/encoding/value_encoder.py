@@ -43,11 +43,12 @@ def value_encoder(
     separated: bool = True,
     name: str = RECORD_NAME,
 ) -> ValueEncoder:
-    """Return the encoder of rows with these payload columns.
+    """Return an encoder of rows with the payload columns `fields`.
 
     If the topic has a schema (`existing`), its fields are written from columns of the same names; fields without a
-    column get defaults or null. Otherwise a schema of kind `new` is created. `separated`: KEY_VALUE puts the key into
-    the message's key. `name`: the name of an AVRO or JSON record. Raises Misfit with the column that does not fit.
+    column get defaults or null. Otherwise a schema of kind `new` is created: `name` is the name of an AVRO or JSON
+    record, and `separated` puts the key of a KEY_VALUE into the message's key. Raises Misfit with the column that does
+    not fit.
     """
     if new == "RAW":
         return _ColumnEncoder(_only(fields), SchemaType.NONE, existing or SchemaInfo("BYTES"))
@@ -61,7 +62,7 @@ def value_encoder(
         if primitive is not None:
             return _ColumnEncoder(fields[0], primitive, _primitive_schema(primitive))
     if not fields:
-        raise Misfit("no column contains the payload")
+        raise Misfit("no column contains the payload: add a column such as value")
     return _record_encoder(fields, SchemaInfo("JSON" if new == "JSON" else "AVRO", definition_for(fields, name)))
 
 
@@ -97,7 +98,7 @@ def _only(fields: list[pa.Field]) -> pa.Field:
 
 
 class Side(Protocol):
-    """Writes one column as payloads; null values give null payloads."""
+    """Writes the key or the value of a KEY_VALUE. Null values give null payloads."""
 
     schema: SchemaInfo
 
@@ -105,7 +106,7 @@ class Side(Protocol):
 
 
 class PrimitiveSide:
-    """A column of a primitive schema."""
+    """Writes a key or value with a primitive schema."""
 
     def __init__(self, field: pa.Field, schema_type: SchemaType, schema: SchemaInfo) -> None:
         self.schema = schema
@@ -116,7 +117,7 @@ class PrimitiveSide:
 
 
 class DefinedSide:
-    """A column of an AVRO or JSON schema; a record is a struct."""
+    """Writes a key or value with an AVRO or JSON schema; a record is written from a struct."""
 
     def __init__(self, field: pa.Field, schema: SchemaInfo) -> None:
         self.schema = schema
@@ -258,7 +259,9 @@ def _side_of(field: pa.Field, info: SchemaInfo) -> Side:
         return DefinedSide(field, info)
     if schema_type in PRIMITIVE_TYPES or schema_type == SchemaType.NONE:
         return PrimitiveSide(field, schema_type, info)
-    raise Misfit(f"the column cannot be written with a schema of type {schema_type.name}", field.name)
+    raise Misfit(
+        f"the column cannot be written with the {schema_type.name} schema that KEY_VALUE has for it", field.name
+    )
 
 
 def _new_key_value(fields: list[pa.Field], separated: bool) -> ValueEncoder:
