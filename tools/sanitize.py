@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +33,8 @@ FLAGS = [
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 ]
+VARIANTS = ([], ["-DPYBROKER_SOFTWARE_CRC32C"])
+"""The module as it is, and as it is on a processor without SSE4.2."""
 FRAMES_PER_RUN = 5_000_000
 STREAMS_PER_RUN = 20_000
 
@@ -54,26 +57,27 @@ def write_corpus(path: Path) -> None:
     path.write_bytes(b"".join(struct.pack(">I", len(frame)) + frame for frame in frames))
 
 
-def run_harness(directory: Path, seed: int, until_s: float) -> None:
+def run_harness(directory: Path, seed: int, until_s: float, more: Sequence[str]) -> None:
     harness, corpus = directory / "frames_harness", directory / "corpus"
     write_corpus(corpus)
     source = ROOT / "tests" / "fuzz" / "frames_harness.c"
-    subprocess.run([compiler(), *FLAGS, source, "-o", harness], check=True)
+    subprocess.run([compiler(), *FLAGS, *more, source, "-o", harness], check=True)
     while True:
-        print(f"harness, seed {seed}: ", end="", flush=True)
+        print(" ".join(["harness", *more, f"seed {seed}: "]), end="", flush=True)
         subprocess.run([harness, corpus, str(seed), str(FRAMES_PER_RUN)], check=True)
         seed += 1
         if time.monotonic() >= until_s:
             return
 
 
-def run_comparison(directory: Path, seed: int, until_s: float) -> None:
+def run_comparison(directory: Path, seed: int, until_s: float, more: Sequence[str]) -> None:
     """Compare a module with sanitizers and pure Python. Each bytes object has its own memory, with redzones around it."""
     source = directory / "src"
-    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    if not source.exists():
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     include = sysconfig.get_paths()["include"]
     module = ["-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{include}", source / WIRE / "_core.c"]
-    subprocess.run([compiler(), *FLAGS, *module, "-o", source / WIRE / "_core.abi3.so"], check=True)
+    subprocess.run([compiler(), *FLAGS, *more, *module, "-o", source / WIRE / "_core.abi3.so"], check=True)
     runtimes = [
         subprocess.run(
             [compiler(), f"-print-file-name={name}"], check=True, capture_output=True, text=True
@@ -89,7 +93,7 @@ def run_comparison(directory: Path, seed: int, until_s: float) -> None:
     while True:
         command = [sys.executable, "-m", "tests.fuzz.test_wire_core", str(seed), str(STREAMS_PER_RUN)]
         subprocess.run(command, check=True, env=environment, cwd=directory)
-        print(f"comparison, seed {seed}: {STREAMS_PER_RUN} streams", flush=True)
+        print(" ".join(["comparison", *more, f"seed {seed}: {STREAMS_PER_RUN} streams"]), flush=True)
         seed += 1
         if time.monotonic() >= until_s:
             return
@@ -103,7 +107,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pybroker-sanitize-") as name:
         try:
             for part in (run_harness, run_comparison):
-                part(Path(name), options.seed, time.monotonic() + options.seconds)
+                for more in VARIANTS:
+                    part(Path(name), options.seed, time.monotonic() + options.seconds / len(VARIANTS), more)
         except subprocess.CalledProcessError as error:
             print(f"FAILED: {error}", file=sys.stderr)
             return 1

@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__)) && !defined(PYBROKER_SOFTWARE_CRC32C)
 #define HAS_SSE42_PATH 1
 #include <nmmintrin.h>
 #else
@@ -171,6 +171,8 @@ __attribute__((target("sse4.2"))) static uint32_t sse42_crc32c(uint32_t start, c
 #endif
 
 static uint32_t (*crc32c)(uint32_t, const uint8_t *, size_t) = software_crc32c;
+/* For larger messages, the tables are slower than the library of the Python code, which has instructions of other processors. */
+static size_t max_checked_bytes = 4096;
 
 /* Call once before any other function. Returns the name of the implementation of CRC32C that this processor runs. */
 static const char *init_crc32c(void) {
@@ -179,6 +181,7 @@ static const char *init_crc32c(void) {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("sse4.2")) {
         crc32c = sse42_crc32c;
+        max_checked_bytes = SIZE_MAX;
         return "sse4.2";
     }
 #endif
@@ -512,7 +515,7 @@ static int read_send(Cursor data, uint64_t max_frame_bytes, int64_t max_batch_me
     }
     const uint8_t *p = frame.rest.pos;
     size_t size = (size_t)(frame.rest.end - p);
-    if (fields != 3 || size < MIN_MESSAGE_BYTES || p[0] != 0x0E || p[1] != 0x01 || big32(p + 6) > size - MIN_MESSAGE_BYTES) {
+    if (fields != 3 || size < MIN_MESSAGE_BYTES || size > max_checked_bytes || p[0] != 0x0E || p[1] != 0x01 || big32(p + 6) > size - MIN_MESSAGE_BYTES) {
         return 0;
     }
     metadata.pos = p + MIN_MESSAGE_BYTES;

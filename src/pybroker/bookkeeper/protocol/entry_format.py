@@ -60,7 +60,8 @@ class EntryFormat:
     def __init__(
         self, ledger_id: int, digest_type: DigestType, password: bytes, compiled: Core | None = COMPILED
     ) -> None:
-        self._core = compiled if digest_type is DigestType.CRC32C else None
+        is_fast = compiled is not None and compiled.CRC32C != "software" and digest_type is DigestType.CRC32C
+        self._core = compiled if is_fast else None
         self.ledger_id = ledger_id
         self.master_key = master_key(password)
         self._add_head = add_head(self.master_key)
