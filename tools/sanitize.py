@@ -33,7 +33,7 @@ FLAGS = [
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 ]
-VARIANTS = ([], ["-DPYBROKER_SOFTWARE_CRC32C"])
+VARIANTS: tuple[list[str], ...] = ([], ["-DPYBROKER_SOFTWARE_CRC32C"])
 """The module as it is, and as it is on a processor without SSE4.2."""
 FRAMES_PER_RUN = 5_000_000
 STREAMS_PER_RUN = 20_000
@@ -76,7 +76,7 @@ def run_comparison(directory: Path, seed: int, until_s: float, more: Sequence[st
     if not source.exists():
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     include = sysconfig.get_paths()["include"]
-    module = ["-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{include}", source / WIRE / "_core.c"]
+    module = ["-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{include}", str(source / WIRE / "_core.c")]
     subprocess.run([compiler(), *FLAGS, *more, *module, "-o", source / WIRE / "_core.abi3.so"], check=True)
     runtimes = [
         subprocess.run(
