@@ -358,6 +358,7 @@ class BrokerService:
         if self.cache_refresher is not None:
             await self.cache_refresher.close()
         await self.transactions.close()
+        await self.authentication.close()
         if self._policy_changes.system_topic_policies is not None:
             await self._policy_changes.system_topic_policies.close()
         if self.ownership is not None:

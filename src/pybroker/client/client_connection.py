@@ -339,15 +339,26 @@ class Connection(asyncio.Protocol):
                 )
 
     def _answer_challenge(self) -> None:
+        """Send the current credentials, because the previous ones expire. Reads them in a thread, because they may come
+        from an identity provider.
+        """
+        reading = asyncio.get_running_loop().run_in_executor(None, self._access.auth_data)
+        reading.add_done_callback(self._send_credentials)
+
+    def _send_credentials(self, reading: asyncio.Future[bytes]) -> None:
+        if reading.cancelled():
+            return
+        error = reading.exception()
+        if self.failure is not None:
+            return
+        if error is not None:
+            self.abort(f"the broker requested new credentials, and reading them failed: {error}")
+            return
         command = Command(type=Command.AUTH_RESPONSE)
         command.authResponse.client_version = CLIENT_VERSION
         command.authResponse.protocol_version = PROTOCOL_VERSION
         command.authResponse.response.auth_method_name = self._access.method
-        try:
-            command.authResponse.response.auth_data = self._access.auth_data()
-        except ValueError as error:
-            self.abort(f"the broker requested new credentials, and reading them failed: {error}")
-            return
+        command.authResponse.response.auth_data = reading.result()
         self.write(frame(command))
 
     def _look_alive(self) -> None:
