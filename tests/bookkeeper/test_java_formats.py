@@ -7,8 +7,13 @@ import subprocess
 from tests.support.bookkeeper_cluster import EXCHANGE
 from tests.support.java_broker import class_path
 
-from pybroker.bookkeeper_store.cursor_documents import decode_position_info, state_of_entry
-from pybroker.bookkeeper_store.cursor_node import COMPACTED_LEDGER, COMPACTION_CURSOR, DEDUPLICATION_CURSOR, CursorNode
+from pybroker.bookkeeper_store.documents.cursor_documents import decode_position_info, state_of_entry
+from pybroker.bookkeeper_store.documents.cursor_node import (
+    COMPACTED_LEDGER,
+    COMPACTION_CURSOR,
+    DEDUPLICATION_CURSOR,
+    CursorNode,
+)
 from pybroker.broker.cluster.java_snapshot_format import encode_snapshot
 from pybroker.compaction.stored_entry import PulsarFormat
 from pybroker.managed_ledger.cursor_record import CursorRecord
@@ -28,12 +33,17 @@ def java(*words: str) -> list[str]:
     return [line[1:] for line in result.stdout.splitlines() if line.startswith("=")]
 
 
-async def _nothing() -> None: ...
+class _Record:
+    """The documents of a managed ledger, which are not stored."""
+
+    async def save(self) -> None: ...
+
+    async def put_beside(self, path: str, value: bytes, expected_version: int) -> None: ...
 
 
 def cursor(name: str, properties: dict[str, str], view: CompactedInfo | None = None) -> str:
     """Return the document of a cursor, as this broker stores it."""
-    node = CursorNode("/managed-ledgers/t", name, None, _nothing)
+    node = CursorNode("/managed-ledgers/t", name, None, _Record())
     return node.encode(CursorInfo("id", (3, 4), properties), view, 1).hex()
 
 

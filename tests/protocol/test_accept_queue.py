@@ -51,5 +51,5 @@ def systems_limit() -> int:
 
 async def test_by_default_it_is_the_systems_limit_that_counts() -> None:
     async with served() as http:
-        assert http.server._plain_port is not None
+        assert isinstance(http.server._plain_port, Port)
         assert accept_queue_size(http.server._plain_port.socket) == min(systems_limit(), 8192)

@@ -36,6 +36,7 @@ class RefusingAuthorization(AuthorizationService):
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.enabled = False  # no other rule applies
 
     def require_superuser(self, principal: Principal) -> None:
         self._refuse("S")

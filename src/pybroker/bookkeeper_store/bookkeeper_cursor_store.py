@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 
 from pybroker.bookkeeper import BookKeeperClient
-from pybroker.bookkeeper_store.cursor_documents import (
+from pybroker.bookkeeper_store.documents.cursor_documents import (
     MAX_DOCUMENT_BYTES,
     MAX_RANGES_IN_DOCUMENT,
     STATE_IN_DOCUMENT,
@@ -28,8 +28,8 @@ from pybroker.bookkeeper_store.cursor_documents import (
     range_count,
     state_of_entry,
 )
-from pybroker.bookkeeper_store.cursor_node import CursorNode, CursorNodes
-from pybroker.bookkeeper_store.ledger_custom import cursor_metadata
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNode, CursorNodes
+from pybroker.bookkeeper_store.documents.ledger_custom import cursor_metadata
 from pybroker.bookkeeper_store.naming_limit import Moment, NamingLimit
 from pybroker.bookkeeper_store.plain_record import PlainRecord, PlainRecordNodes
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, read_last
@@ -109,7 +109,7 @@ class BookKeeperCursorStore(CursorStore):
         self._max_entries = max_entries
         self._tasks = TaskOwner("cursors")
         self._cursors: dict[str, _Cursor] = {}
-        self._plain = PlainRecordNodes(client, metadata, self._tasks)
+        self._plain = PlainRecordNodes(client, metadata, nodes, self._tasks)
 
     @property
     def needs_whole_states(self) -> bool:
@@ -203,7 +203,7 @@ class BookKeeperCursorStore(CursorStore):
         record = await _record(state)
         if node.keeps_state_in_document:
             node.put_state(record)
-            await node.save()
+            await node.record.save()
             return
         payload = await self._encoded(node, record, state)
         cursor.state_bytes = len(payload)
@@ -245,7 +245,7 @@ class BookKeeperCursorStore(CursorStore):
         before = node.ledger_id
         if self._naming.allows(cursor.ledger_created):
             node.put_ledger(ledger.ledger_id, record)
-            await node.save()
+            await node.record.save()
         if not self._naming.allows(cursor.ledger_created):
             logs.warning(
                 "ledger.named_too_late", managed_ledger=node.owner, cursor=node.name, ledger_id=ledger.ledger_id
@@ -302,7 +302,7 @@ class BookKeeperCursorStore(CursorStore):
             return
         before = cursor.ledger_ids
         node.put_state(record)
-        await node.save()
+        await node.record.save()
         await self._delete_ledgers(before)
 
     async def _delete_ledgers(self, ledger_ids: set[int]) -> None:

@@ -38,17 +38,13 @@ _WITH_REQUEST_ID = frozenset(
     for number, field in Command.DESCRIPTOR.fields_by_number.items()
     if field.message_type is not None and "request_id" in field.message_type.fields_by_name
 )
-_WITH_ERROR = frozenset(
-    {
-        Command.ACK_RESPONSE,
-        Command.TC_CLIENT_CONNECT_RESPONSE,
-        Command.NEW_TXN_RESPONSE,
-        Command.ADD_PARTITION_TO_TXN_RESPONSE,
-        Command.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
-        Command.END_TXN_RESPONSE,
-    }
-)
-"""Responses with a field `error`."""
+_ERROR_FIELDS = {
+    number: (field.name, code, text)
+    for number, field in Command.DESCRIPTOR.fields_by_number.items()
+    for code, text in (("error", "message"), ("error_code", "error_message"))
+    if field.message_type is not None and {"request_id", code, text}.issubset(field.message_type.fields_by_name)
+}
+"""The responses that can be a refusal, with the names of their fields for the error and its text."""
 _UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})
 
 
@@ -375,8 +371,6 @@ class Connection(asyncio.Protocol):
 
 def _raise_refusal(answer: pb.BaseCommand) -> None:
     kind = answer.type
-    if kind == Command.ERROR:
-        raise refusal(answer.error.error, answer.error.message)
     if kind == Command.LOOKUP_RESPONSE:
         lookup = answer.lookupTopicResponse
         if lookup.response == pb.CommandLookupTopicResponse.Failed:
@@ -385,11 +379,8 @@ def _raise_refusal(answer: pb.BaseCommand) -> None:
         partitions = answer.partitionMetadataResponse
         if partitions.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
             raise refusal(partitions.error, partitions.message)
-    elif kind == Command.GET_SCHEMA_RESPONSE and answer.getSchemaResponse.HasField("error_code"):
-        raise refusal(answer.getSchemaResponse.error_code, answer.getSchemaResponse.error_message)
-    elif kind == Command.GET_OR_CREATE_SCHEMA_RESPONSE and answer.getOrCreateSchemaResponse.HasField("error_code"):
-        raise refusal(answer.getOrCreateSchemaResponse.error_code, answer.getOrCreateSchemaResponse.error_message)
-    elif kind in _WITH_ERROR:
-        response = getattr(answer, _FIELD_OF_TYPE[kind])
-        if response.HasField("error"):
-            raise refusal(response.error, response.message)
+    elif kind in _ERROR_FIELDS:
+        name, code, text = _ERROR_FIELDS[kind]
+        response = getattr(answer, name)
+        if response.HasField(code):
+            raise refusal(getattr(response, code), getattr(response, text))
