@@ -88,6 +88,7 @@ from pybroker.server.handlers.session_commands import check_expiry
 from pybroker.server.listener import Listener
 from pybroker.server.server_context import ServerContext
 from pybroker.version import __version__
+from pybroker.wire import core
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 if TYPE_CHECKING:
@@ -326,6 +327,7 @@ class Broker:
             self._closers.append(self.service.data_snapshots.close)
         descriptors = self.service.descriptors
         logs.info("descriptors.limit", **descriptors._asdict())
+        logs.info("wire_core.selected", implementation=core.IMPLEMENTATION, crc32c=core.CRC32C)
         if descriptors.limit < FEW:
             logs.warning(
                 "descriptors.few", limit=descriptors.limit, advice="raise it with ulimit -n for more connections"

@@ -82,7 +82,9 @@ async def owner(cluster: BookKeeperCluster, options: BookKeeperOptions) -> Async
     nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
     async with connected(cluster, options) as client:
         memory, largest = Memory.ample(clock), max_entry_bytes(options)
-        store = BookKeeperLedgerStore(client, memory, lambda _: 1, max_entry_bytes=largest, naming=naming)
+        store = BookKeeperLedgerStore(
+            client, memory, lambda entries: [1] * len(entries), max_entry_bytes=largest, naming=naming
+        )
         cursors = BookKeeperCursorStore(client, metadata, nodes, max_entry_bytes=largest, max_entries=50, naming=naming)
         resources = LedgerResources(store, EntryCache(1 << 20), LIMITS, clock, 10_000, lambda _: 0)
         factory = ManagedLedgerFactory(resources, cursors, metadata, PulsarRecords(client, metadata, nodes, clock))

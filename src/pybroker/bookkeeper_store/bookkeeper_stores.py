@@ -25,7 +25,7 @@ from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.shared_metadata import client_options
 from pybroker.runtime.runtime import Runtime
-from pybroker.wire.entry_metadata import entry_message_count
+from pybroker.wire.entry_columns import message_counts
 from pybroker.zookeeper import ServerAddresses, ZooKeeperClient, ZooKeeperError
 
 LEDGERS_ROOT = metadata_paths.LEDGERS
@@ -94,7 +94,7 @@ class BookKeeperStores:
         self._metadata = metadata
         self._runtime = runtime
         self.ledgers = BookKeeperLedgerStore(
-            client, runtime.memory, entry_message_count, max_entry_bytes=largest, naming=naming
+            client, runtime.memory, message_counts, max_entry_bytes=largest, naming=naming
         )
         self.cursors = BookKeeperCursorStore(
             client,

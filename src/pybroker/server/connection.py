@@ -531,7 +531,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         if self.session.state is SessionState.CLOSED:
             return
-        parts = replies.messages(
+        parts, size_bytes, largest_bytes = replies.messages(
             consumer_id,
             delivery.ledger_id,
             delivery.entry_ids,
@@ -541,7 +541,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             consumer_epoch,
             partition,
         )
-        self._outbox.add_parts(parts, sum(map(len, parts)), max(map(len, delivery.payloads)))
+        self._outbox.add_parts(parts, size_bytes, largest_bytes)
         if self._is_watched:
             self._report_unsent()
 

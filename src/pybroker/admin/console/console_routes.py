@@ -22,6 +22,7 @@ from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.model.findings import Finding
 from pybroker.model.names import TopicName
 from pybroker.version import __version__
+from pybroker.wire import core
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -169,6 +170,7 @@ class ConsoleRoutes:
         return json_response(
             {
                 "version": __version__,
+                "wireCore": core.IMPLEMENTATION,
                 "brokerId": broker_id(call),
                 "cluster": config.cluster_name,
                 "startedAt": self._rates.started_wall_ms,

@@ -15,6 +15,7 @@ from pybroker.admin.metrics.topic_metrics import EVICTION_TYPES, Reading
 from pybroker.memory.memory_parts import DELAYED, PUBLISHES, WRITES
 from pybroker.metadata.session_report import SessionState
 from pybroker.version import __version__
+from pybroker.wire import core
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -204,6 +205,7 @@ class BrokerLines:
     def _internals(self) -> Iterator[str]:
         samples, stats, broker = self._samples, self._runtime.stats, self._broker
         yield from samples.gauge("pybroker_ready", int(broker.unready_reason() is None))
+        yield from samples.gauge("pybroker_wire_core_info", 1, implementation=core.IMPLEMENTATION, crc32c=core.CRC32C)
         if stats.certificate_expires_s is not None:
             yield from samples.gauge("pybroker_tls_certificate_expiry_timestamp_seconds", stats.certificate_expires_s)
         yield from samples.gauge("pybroker_loop_lag_seconds", stats.loop_lag_ms / MS_PER_S)

@@ -396,6 +396,7 @@ _BOOKIES = {
     "bookie_failures_total": "Lost connections, time-outs and refusals of the bookie.",
 }
 _OWN = {
+    "wire_core_info": "Implementation of the frame decoder (compiled or python) and of CRC32C; always 1.",
     "ready": "1 while GET /ready answers ok: started, not stopping, with descriptors and disk space.",
     "tls_certificate_expiry_timestamp_seconds": "Time at which the certificate of the TLS listeners expires, in s since 1970.",
     "connections_limit": "Connections of clients that file descriptors allow (fileDescriptorsReserve).",
