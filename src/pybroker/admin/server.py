@@ -45,6 +45,7 @@ from pybroker.admin.namespaces import (
     resource_quota_routes,
     tenant_routes,
 )
+from pybroker.admin.namespaces.bundle_split_routes import BundleSplitRoutes
 from pybroker.admin.policies import namespace_offload, namespace_policies, policy_table_routes, topic_policies
 from pybroker.admin.stats.rate_sampler import RateSampler
 from pybroker.admin.stats.topic_stats_routes import TopicStatsRoutes
@@ -144,6 +145,7 @@ class HttpServer:
             *stats.routes(),
             *broker_stats.routes(),
             *RestProduceRoutes().routes(),
+            *BundleSplitRoutes(self.rates).routes(),
             *shares.routes(),
         ]
         routes = [*own, *self.entries.routes(), *self.console.routes(), *nouns]
