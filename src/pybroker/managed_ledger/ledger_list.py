@@ -234,11 +234,33 @@ class LedgerList:
     def normalize(self, position: Position) -> Position:
         """Return the position of the first entry at or after `position`; `end_position` if there is none."""
         ledger_id, entry_id = position
+        ids = self._ids
+        if ids and ids[-1] == ledger_id and 0 <= entry_id < self._ledgers[-1].entry_count:
+            return position  # the usual case: an entry of the ledger that grows
         for index in range(bisect_left(self._ids, ledger_id), len(self._ids)):
             first_entry_id = max(0, entry_id) if self._ids[index] == ledger_id else 0
             if first_entry_id < self._ledgers[index].entry_count:
                 return Position(self._ids[index], first_entry_id)
         return self.end_position
+
+    def entry_from(self, position: Position) -> Position | None:
+        """Return the position of the first entry at or after `position`; None if there is none."""
+        ledger_id, entry_id = position
+        ids = self._ids
+        if ids and ids[-1] == ledger_id:  # the usual case: the ledger that grows
+            first_entry_id = max(0, entry_id)
+            if first_entry_id >= self._ledgers[-1].entry_count:
+                return None
+            return position if first_entry_id == entry_id else Position(ledger_id, first_entry_id)
+        found = self.normalize(position)
+        return found if self.has_entry(found) else None
+
+    def is_at_end(self, position: Position) -> bool:
+        """Return whether `position` is at or after the end of the last ledger. A position in an earlier ledger is not,
+        even if no entry follows it.
+        """
+        ids = self._ids
+        return bool(ids) and ids[-1] == position.ledger_id and position.entry_id >= self._ledgers[-1].entry_count
 
     def next_position(self, position: Position) -> Position:
         return self.normalize(Position(position.ledger_id, position.entry_id + 1))

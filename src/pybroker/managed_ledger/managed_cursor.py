@@ -113,9 +113,14 @@ class ManagedCursor(CursorOwner, AheadHolder):
             self.read_position = self.state.first_wanted(self.read_position, held_back)
 
     def has_more(self) -> bool:
-        ledgers = self.ledger.ledgers
-        position = ledgers.normalize(self.read_position)
-        return ledgers.has_entry(position) and self.ledger.read_limit.readable(position, 1) > 0
+        position = self.ledger.ledgers.entry_from(self.read_position)
+        limit = self.ledger.read_limit
+        return position is not None and (limit.limit is None or limit.readable(position, 1) > 0)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Return whether the read position is at the end of the last ledger, so that there is nothing to read."""
+        return self.ledger.ledgers.is_at_end(self.read_position)
 
     def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Return the next entries from memory and advance the read position; None if the entries must be read from the
@@ -123,7 +128,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """
         position = self.ledger.ledgers.normalize(self.read_position)
         max_entries = self._readable(position, max_entries)
-        run = self._from_read_ahead(position, max_entries, max_bytes)
+        run = None if self._ahead is None else self._from_read_ahead(position, max_entries, max_bytes)
         if run is None:
             run = self.ledger.read_cached(position, max_entries, max_bytes)
         if run is None and (recent := self.ledger.read_ahead.find(position)) is not None:
@@ -133,7 +138,10 @@ class ManagedCursor(CursorOwner, AheadHolder):
         return run
 
     def _readable(self, position: Position, max_entries: int) -> int:
-        return self.size_limit.readable(position, self.ledger.read_limit.readable(position, max_entries))
+        limit, size_limit = self.ledger.read_limit, self.size_limit
+        if limit.limit is not None:
+            max_entries = limit.readable(position, max_entries)
+        return max_entries if size_limit.excess is None else size_limit.readable(position, max_entries)
 
     @property
     def is_paused_by_size(self) -> bool:

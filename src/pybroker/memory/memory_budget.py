@@ -184,8 +184,13 @@ class Part(Generic[T]):
         Return the waiters that are granted memory and the holders that must drop read-ahead; the caller must notify
         both. None if there are none.
         """
-        self._use(size_bytes)
-        return self._budget.settle() if size_bytes < 0 and self._budget.waiting else None
+        # `_use`, without its call: this runs for each message.
+        floor_bytes, budget = self.floor_bytes, self._budget
+        above_before = max(0, self.used_bytes - floor_bytes)
+        self.used_bytes += size_bytes
+        assert self.used_bytes >= 0, f"{self.name}: more memory was given back than was taken"
+        budget.shared_used_bytes += max(0, self.used_bytes - floor_bytes) - above_before
+        return budget.settle() if size_bytes < 0 and budget.waiting else None
 
     def ask(self, waiter: T, group: Hashable, size_bytes: int, now_ms: float) -> Settled[T]:
         """Request `size_bytes` of the part, or its maximum if that is less. Waiting requests are served round robin by

@@ -191,7 +191,8 @@ class ServerContext:
         """Add a message to the memory of unanswered sends. Return True if the limit of this memory is reached."""
         self.runtime.stats.pending_publish_bytes += size_bytes
         publishes = self.memory.publishes
-        self.memory.follow(publishes.count(size_bytes))
+        if (settled := publishes.count(size_bytes)) is not None:
+            self.memory.follow(settled)
         return publishes.room() <= 0
 
     def hold_publisher(self, connection: Connection) -> None:
@@ -207,7 +208,8 @@ class ServerContext:
         stats, publishes = self.runtime.stats, self.memory.publishes
         stats.pending_publish_bytes -= size_bytes
         assert stats.pending_publish_bytes >= 0, "answered more than was published"
-        self.memory.follow(publishes.count(-size_bytes))
+        if (settled := publishes.count(-size_bytes)) is not None:
+            self.memory.follow(settled)
         # With no unanswered sends, `room` is positive: a memory part has a guaranteed minimum.
         if self._held_publishers and publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
             held, self._held_publishers = self._held_publishers, {}

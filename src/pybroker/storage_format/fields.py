@@ -20,7 +20,8 @@ class UnknownVersion(LayoutError):
 
 
 def pack_u32s(values: Iterable[int]) -> array[int]:
-    return _little_endian(array("I", values))
+    column = array("I", values)
+    return column if _IS_LITTLE_ENDIAN else _little_endian(column)
 
 
 def pack_u64s(values: Iterable[int]) -> array[int]:

@@ -19,11 +19,11 @@ FAULTS: dict[str, tuple[tuple[Code, ...], str]] = {
         (Code.METADATA_UNREACHABLE, Code.BUNDLE_NOT_SERVED),
         "test_lost_session_closes_topics_and_another_broker_serves_them",
     ),
-    "Two brokers believe to own": (
+    "Two brokers act as the owner": (
         (Code.BUNDLE_OWNER_CONFLICT,),
         "test_explain_names_conflict_between_owner_and_document",
     ),
-    "A broker is frozen longer": ((Code.OWNER_NOT_ANSWERING,), "test_explain_names_frozen_owner_and_frozen_leader"),
+    "A broker is frozen for longer": ((Code.OWNER_NOT_ANSWERING,), "test_explain_names_frozen_owner_and_frozen_leader"),
     "The leader is frozen": ((Code.BUNDLE_WITHOUT_OWNER,), "test_explain_names_frozen_owner_and_frozen_leader"),
     "ZooKeeper is restarted": (
         (Code.METADATA_UNREACHABLE,),

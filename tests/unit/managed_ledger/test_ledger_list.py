@@ -205,3 +205,20 @@ def test_neighbours_and_distances_agree_with_a_plain_list_of_entries(
     assert ledgers.entries_after(position) == len(behind)
     assert ledgers.has_entry(position) == (position in entries)
     assert ledgers.normalize(ledgers.end_position) > ledgers.last_position
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    st.integers(-2, 12),
+    st.integers(-2, 4),
+)
+def test_first_entry_and_end_agree_with_all_entries(counts: list[int], ledger_id: int, entry_id: int) -> None:
+    by_ledger = {3 * index: count for index, count in enumerate(counts)}
+    ledgers, position = ledgers_of(by_ledger), Position(ledger_id, entry_id)
+    entries = [Position(each, index) for each, count in by_ledger.items() for index in range(count)]
+    first = next((each for each in entries if each >= position), None)
+    assert ledgers.entry_from(position) == first
+    assert ledgers.normalize(position) == (first or ledgers.end_position)
+    last = max(by_ledger)
+    assert ledgers.is_at_end(position) == (ledger_id == last and entry_id >= by_ledger[last])
+    assert not (ledgers.is_at_end(position) and first)

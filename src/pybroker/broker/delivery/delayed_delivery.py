@@ -82,6 +82,10 @@ class DelayedDelivery(Stage):
                 other.wake()
 
     @property
+    def is_empty(self) -> bool:
+        return not self._index and not self._counted_bytes
+
+    @property
     def entry_count(self) -> int:
         return len(self._index)
 

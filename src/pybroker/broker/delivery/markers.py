@@ -23,8 +23,8 @@ class Markers(Stage):
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
         """Acknowledge markers and aborted messages. Return the remaining entries."""
-        hidden = self._read_limit.hidden_among(entries.ledger_id, entries.entry_ids)
-        if hidden:
+        limit = self._read_limit
+        if limit.hidden and (hidden := limit.hidden_among(entries.ledger_id, entries.entry_ids)):
             self._pass_over(entries.ledger_id, list(hidden))
             entries = entries.rows([index for index, each in enumerate(entries.entry_ids) if each not in hidden])
             if not entries.entry_ids:

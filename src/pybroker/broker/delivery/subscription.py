@@ -412,9 +412,14 @@ class Subscription(SubscriptionBase, Pumped):
     def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> BlockedReason | None:
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
-        if plan.replay is None and plan.scan is None:
+        runs: Sequence[EntryRun] | None
+        if plan.replay is not None or plan.scan is not None:
+            runs = self.reads.cached(plan)
+        elif self.reads.is_at_end:
+            runs = AT_END
+        else:
             plan.max_bytes = min(plan.max_bytes, self._memory.delivery_bytes)
-        runs = self.reads.cached(plan)
+            runs = self.reads.cached(plan)
         if runs is None:
             return self._start_read(plan)
         if runs is AT_END or runs is NO_MEMORY or runs is STATE_TOO_LARGE:

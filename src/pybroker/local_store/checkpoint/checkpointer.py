@@ -120,7 +120,8 @@ class Checkpointer:
         works, written_bytes = (0, 0) if job is None else (len(job.works), job.written_bytes)
         records = self._records + self._records_before_mark
         ledgers = len(self._dirty) + works
-        return max(0, self.live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
+        live_bytes = self._bytes + self._bytes_before_mark
+        return max(0, live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
 
     def admits(self, ledger: LiveLedger) -> bool:
         """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint, because the journal

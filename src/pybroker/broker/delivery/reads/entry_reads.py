@@ -110,6 +110,11 @@ class EntryReads:
         return ledger.ledgers.has_entry(position) and ledger.read_limit.readable(position, 1) > 0
 
     @property
+    def is_at_end(self) -> bool:
+        """Return whether nothing is left to read, by a quick comparison that may miss some cases."""
+        return self._next is self._cursor and self._cursor.is_at_end and self._delayed.is_empty
+
+    @property
     def waits_for_transaction(self) -> bool:
         ledger = self._cursor.ledger
         return ledger.read_limit.limit is not None and self._cursor.read_position <= ledger.last_confirmed
