@@ -46,6 +46,8 @@ _WITH_ERROR = frozenset(
         Command.ADD_PARTITION_TO_TXN_RESPONSE,
         Command.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
         Command.END_TXN_RESPONSE,
+        Command.END_TXN_ON_PARTITION_RESPONSE,
+        Command.END_TXN_ON_SUBSCRIPTION_RESPONSE,
     }
 )
 """Responses with a field `error`."""
