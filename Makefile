@@ -272,7 +272,7 @@ service-gaps: $(STAMP)
 test-cluster: $(STAMP)
 	@$(REQUIRE_JAVA)
 	TEST_LEDGERS=bookies $(BIN)/python -m pytest tests/protocol tests/bookkeeper -n $(WORKERS) --dist loadfile -m 'not long' $(ARGS)
-	$(BIN)/python -m pytest tests/bookkeeper -n $(WORKERS) --dist loadfile -m cluster $(ARGS)
+	$(BIN)/python -m pytest tests/bookkeeper tests/clients -n $(WORKERS) --dist loadfile -m cluster $(ARGS)
 
 .PHONY: differential
 differential: $(STAMP)

@@ -612,10 +612,11 @@ class Broker:
     async def _check_expired_credentials(self) -> None:
         if not self.config.authentication_enabled:
             return
+        period_s = self.config.authentication_refresh_check_seconds
         while True:
-            await asyncio.sleep(self.config.authentication_refresh_check_seconds)
+            await asyncio.sleep(period_s)
             for connection in list(self.listener.context.connections):
-                check_expiry(connection)
+                check_expiry(connection, period_s)
 
     def reload(self, config: BrokerConfig) -> None:
         if self._refresher is not None:

@@ -64,7 +64,16 @@ class PersistenceError(BrokerError, code=2, http_status=500):
 
 
 class AuthenticationError(BrokerError, code=3, http_status=401):
-    """Credentials are missing, invalid or expired."""
+    """Credentials are missing, invalid or expired. `reason` is the label of the metric of failures: a constant in upper
+    case.
+    """
+
+    EXPIRED: ClassVar[str] = "EXPIRED_JWT"
+    """The reason of credentials that were valid before."""
+
+    def __init__(self, text: str, reason: str = "INVALID_AUTH_DATA") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class AuthorizationError(BrokerError, code=4, http_status=403):

@@ -7,13 +7,14 @@
 ZooKeeper, three bookies and the brokers run on this machine. Each topic has a producer that sends a message each `--interval`
 seconds. The bundles are divided among the brokers, and one broker is killed. The pause between receipts is reported per topic: from
 the last one before to the first one after, and from the kill to the first one after. More than 100 topics are partitions of
-topics with 100 each.
+topics with 100 each. Clients, brokers and servers share the processors of this machine, so their shares are reported, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import statistics
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pulsar
+from benchmarks.processor_time import processor_seconds
 from tests.bookkeeper.conftest import init_metadata
 from tests.support.bookkeeper_cluster import BookKeeperCluster, bookkeeper_cluster
 from tests.support.broker_process import BrokerProcess
@@ -58,6 +60,9 @@ class Broker(Protocol):
     @property
     def http_url(self) -> str: ...
 
+    @property
+    def pid(self) -> int: ...
+
     def stop(self, number: signal.Signals, /) -> object: ...
 
 
@@ -78,14 +83,17 @@ def rest(method: str, url: str, body: object = None) -> Any:
 
 
 @contextmanager
-def running_brokers(kind: str, count: int, session_ms: int, cluster: BookKeeperCluster) -> Iterator[list[Broker]]:
+def running_brokers(
+    kind: str, count: int, session_ms: int, cluster: BookKeeperCluster, parent: Path | None = None
+) -> Iterator[list[Broker]]:
+    """Run brokers with data below `parent`, by default the directory of the cluster. They are killed at the end."""
     zookeeper = cluster.zookeeper.address
     init_metadata(CLUSTER, zookeeper)
     settings = {**SETTINGS, "metadataStoreSessionTimeoutMillis": str(session_ms)}
     brokers: list[Broker] = []
     with ExitStack() as stack:
         for number in range(count):
-            directory = cluster.directory / f"broker{number}"
+            directory = (cluster.directory if parent is None else parent) / f"broker{number}"
             directory.mkdir()
             if kind == "java":
                 java = JavaBroker(directory, zookeeper, settings)
@@ -196,6 +204,32 @@ def owners(brokers: list[Broker], topics: list[str]) -> dict[str, str]:
     }
 
 
+class Processors:
+    """Processor seconds of this process, of brokers and servers, and of the whole machine, since the constructor."""
+
+    def __init__(self, brokers: list[Broker], cluster: BookKeeperCluster) -> None:
+        servers = [cluster.zookeeper.pid, *(bookie.pid for bookie in cluster.bookies)]
+        self._roots = {
+            "brokers": [broker.pid for broker in brokers],
+            "ZooKeeper and bookies": [each for each in servers if each is not None],
+        }
+        self._before = self._seconds()
+
+    def _seconds(self) -> dict[str, float]:
+        found = {name: sum(map(processor_seconds, roots)) for name, roots in self._roots.items()}
+        ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        idle = ticks[3] + ticks[4]
+        busy_s = (sum(ticks) - idle) * tick_s
+        known = {"clients": time.process_time(), **found}
+        return {**known, "other programs": busy_s - sum(known.values()), "idle": idle * tick_s}
+
+    def shares(self) -> dict[str, str]:
+        """Return the shares of the machine's processors, in percent."""
+        used = {name: seconds - self._before[name] for name, seconds in self._seconds().items()}
+        return {f"processors, {name}": f"{100 * each / sum(used.values()):.0f} %" for name, each in used.items()}
+
+
 def longest_pause(times: list[float], killed_s: float) -> tuple[float, float]:
     """Return begin and end of the longest pause that ended after the kill."""
     return max(
@@ -204,14 +238,16 @@ def longest_pause(times: list[float], killed_s: float) -> tuple[float, float]:
     )
 
 
-def measure(load: Load, brokers: list[Broker]) -> dict[str, object]:
+def measure(load: Load, brokers: list[Broker], cluster: BookKeeperCluster) -> dict[str, object]:
     """Kill the last broker, and return the figures."""
     owner = owners(brokers, load.topics)
     victim = brokers[-1]
     time.sleep(2)
     killed_s = time.monotonic()
     victim.stop(signal.SIGKILL)
+    processors = Processors(brokers[:-1], cluster)
     load.wait_for_receipts(killed_s + 1.0, DEADLINE_S)
+    shares = processors.shares()
     time.sleep(2)
     pauses = {topic: longest_pause(list(load.times[topic]), killed_s) for topic in load.topics}
     lost = [topic for topic in load.topics if owner[topic] == victim.url]
@@ -229,6 +265,7 @@ def measure(load: Load, brokers: list[Broker]) -> dict[str, object]:
         "after the kill, worst": round(max(from_kill), 2),
         "other topics, worst pause": round(max(others, default=0.0), 2),
         "failed sends": len(load.failures),
+        **shares,
     }
 
 
@@ -259,7 +296,7 @@ def main() -> None:
         load.wait_for_receipts(0.0, DEADLINE_S)
         divide(brokers)
         load.wait_for_receipts(time.monotonic() + SETTLE_S, DEADLINE_S)
-        found = measure(load, brokers)
+        found = measure(load, brokers, cluster)
         load.stop()
         if options.logs:
             options.logs.mkdir(parents=True, exist_ok=True)

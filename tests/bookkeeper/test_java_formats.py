@@ -28,12 +28,17 @@ def java(*words: str) -> list[str]:
     return [line[1:] for line in result.stdout.splitlines() if line.startswith("=")]
 
 
-async def _nothing() -> None: ...
+class _Record:
+    """The documents of a managed ledger, which are not stored."""
+
+    async def save(self) -> None: ...
+
+    async def put_beside(self, path: str, value: bytes, expected_version: int) -> None: ...
 
 
 def cursor(name: str, properties: dict[str, str], view: CompactedInfo | None = None) -> str:
     """Return the document of a cursor, as this broker stores it."""
-    node = CursorNode("/managed-ledgers/t", name, None, _nothing)
+    node = CursorNode("/managed-ledgers/t", name, None, _Record())
     return node.encode(CursorInfo("id", (3, 4), properties), view, 1).hex()
 
 

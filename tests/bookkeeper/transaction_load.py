@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from contextlib import suppress
+from datetime import UTC, datetime
 from random import Random
 
 import pulsar
@@ -63,6 +64,8 @@ class TransactionLoad:
         self.failures: deque[str] = deque(maxlen=20)
         """Of transactions, the last ones."""
         self.broken: list[str] = []
+        self.attempts: dict[str, list[str]] = defaultdict(list)
+        """For the report of a failure: the steps of the transactions of each message of the input."""
         self._feeds = threading.Event()
         self._ends = threading.Event()
         self._clients = [service.client(each) for each in range(2)]
@@ -150,12 +153,13 @@ class TransactionLoad:
                     is_aborted = chance.random() < ABORTED_SHARE
                     with suppress(_OnPurpose):
                         transaction = await client.transaction(timeout_s=TRANSACTION_TIMEOUT_S)
+                        names = [f"{message.id.ledger_id}:{message.id.entry_id}" for message in messages]
                         try:
                             async with transaction:
-                                for message in messages:
-                                    text = f"{message.id.ledger_id}:{message.id.entry_id}"
-                                    text = f"{ABORTED} {text}" if is_aborted else text
-                                    await producer.send(text.encode(), key=text, transaction=transaction)
+                                for name in names:
+                                    text = f"{ABORTED} {name}" if is_aborted else name
+                                    sent = await producer.send(text.encode(), key=text, transaction=transaction)
+                                    self.attempts[name].append(f"{_now()} {transaction.id} sent as {sent}")
                                 await consumer.ack(*messages, transaction=transaction)
                                 if is_aborted:
                                     raise _OnPurpose
@@ -163,6 +167,9 @@ class TransactionLoad:
                         except OutcomeUnknown:
                             self.unknown += 1
                             raise
+                        finally:
+                            for name in names:
+                                self.attempts[name].append(f"{_now()} {transaction.id} {transaction.state.value}")
                     if is_aborted:
                         self.aborted += 1
         finally:
@@ -191,7 +198,8 @@ class TransactionLoad:
             return (
                 f"transactions: {len(missing)} not moved: {sorted(missing)[:3]}, {len(self.fed) - count} new in the input,"
                 f" {self.committed - committed} commits, checker connected: {self._checker.is_connected()},"
-                f" producer connected: {self._producer.is_connected()}, failed transactions: {list(self.failures)}"
+                f" producer connected: {self._producer.is_connected()}, failed transactions: {list(self.failures)},"
+                f" attempts: { {name: self.attempts[name] for name in sorted(missing)[:3]} }"
             )
 
         await until(is_done, deadline_s, text)
@@ -233,7 +241,12 @@ class TransactionLoad:
         moved = self._read(client, self._target)
         client.close()
         counts = Counter(moved.values())
-        self.broken += [f"{text} was moved {count} times" for text, count in counts.items() if count != 1]
+        self.broken += [
+            f"{text} was moved {count} times, as {[where for where, each in moved.items() if each == text]}:"
+            f" {self.attempts[text]}"
+            for text, count in counts.items()
+            if count != 1
+        ]
         self.broken += [f"{text} is in the output and was aborted" for text in counts if text.startswith(ABORTED)]
         for text, some in {
             "of the input are lost": self.fed - sources,
@@ -242,7 +255,8 @@ class TransactionLoad:
             "of the output did not reach its consumer": moved.keys() - self.moved.keys(),
         }.items():
             if some:
-                self.broken.append(f"{len(some)} messages {text}: {sorted(some)[:3]}")
+                attempts = {name: self.attempts[name] for name in sorted(some)[:3]}
+                self.broken.append(f"{len(some)} messages {text}: {attempts}")
 
     def _stored(self) -> set[str]:
         """Return the positions of the input."""
@@ -265,3 +279,8 @@ class TransactionLoad:
                 where = message.message_id()
                 found[f"{where.ledger_id()}:{where.entry_id()}:{where.batch_index()}"] = message.data().decode()
         return found
+
+
+def _now() -> str:
+    """Return the time in the form of the brokers' logs."""
+    return f"{datetime.now(UTC):%H:%M:%S.%f}"[:-3]

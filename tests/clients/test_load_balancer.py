@@ -70,8 +70,8 @@ def test_official_client_publishes_through_load_balancer_with_and_without_tls(tm
         )
         with broker.running_well():
             for url, address in (
-                (f"pulsar://localhost:{port}", "/203.0.113.9:1"),
-                (f"pulsar+ssl://localhost:{port_tls}", "/203.0.113.10:2"),
+                (f"pulsar://localhost:{port}", "203.0.113.9:1"),
+                (f"pulsar+ssl://localhost:{port_tls}", "203.0.113.10:2"),
             ):
                 client = new_client(url, tls_trust_certs_file_path=str(authority.certificate_path))
                 consumer = client.subscribe(TOPIC, "s")

@@ -329,7 +329,7 @@ def test_metadata_that_are_gone_or_of_another_time_are_refused_beside_ledgers(tm
         (broker.data / name).unlink()
     ended = serve(tmp_path)
     assert ended.returncode == 1
-    assert "changes of" in ended.stderr
+    assert "confirmed transactions" in ended.stderr
     assert str(broker.data / "metadata.end") in ended.stderr
     (broker.data / "metadata.end").unlink()
     ended = serve(tmp_path)

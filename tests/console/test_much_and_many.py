@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +23,8 @@ KEY_TEXT = "data:;base64,MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 PARTITIONS = 10_000
 
 
-def token(role: str) -> str:
-    return jwt.encode({"sub": role}, KEY)
+def token(role: str, **claims: float) -> str:
+    return jwt.encode({"sub": role, **claims}, KEY)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,25 @@ def test_who_you_are_is_asked_for_kept_nowhere_and_decides_what_may_be_pressed(
         page.get_by_role("button", name="Sign out").click()
         page.get_by_label("Token").wait_for()
         assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_credentials_that_expire_are_renewed_without_leaving_the_page(browser: Browser, secured: BrokerProcess) -> None:
+    with opened(browser, address(secured, "broker")) as page:
+        page.get_by_label("Token").fill(token("admin", exp=time.time() + 5))
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_selector("text=Version")
+        page.get_by_text("Your credentials expire at").wait_for()
+        page.evaluate("document.querySelector('main').dataset.same = 'yes'")
+        page.get_by_role("button", name="Sign in again").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Token").fill(token("admin"))
+        dialog.get_by_role("button", name="Sign in", exact=True).click()
+        dialog.wait_for(state="detached")
+        page.wait_for_timeout(6000)  # the first token has expired
+        assert page.locator("#renewal").count() == 0
+        assert page.get_by_text("Live figures have ended").count() == 0
+        assert page.get_by_label("Token").count() == 0
+        assert page.evaluate("document.querySelector('main').dataset.same") == "yes"
 
 
 def test_ten_thousand_topics_are_searched_sorted_and_turned_over(browser: Browser, tmp_path: Path) -> None:

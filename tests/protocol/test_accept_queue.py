@@ -9,6 +9,7 @@ import pytest
 from tests.support.memory_broker import memory_broker
 from tests.unit.admin.fake_broker import served
 
+from pybroker.runtime.network import Port
 from pybroker.server.bind_addresses import BindAddress
 from pybroker.server.command_table import command_table
 from pybroker.server.listener import Listener
@@ -28,17 +29,19 @@ async def test_the_binary_protocol_holds_as_many_as_its_key_says() -> None:
     async with memory_broker(broker_service_accept_queue_size=77) as broker:
         listener = Listener(ServerContext(broker.service, command_table()))
         listener.bind([BindAddress("127.0.0.1", 0, False, "brokerServicePort")], None)
+        port = listener._ports[0][0]
+        assert isinstance(port, Port)
         try:
-            assert accept_queue_size(listener._ports[0][0].socket) == 77
+            assert accept_queue_size(port.socket) == 77
             await listener.start()
-            assert accept_queue_size(listener._ports[0][0].socket) == 77
+            assert accept_queue_size(port.socket) == 77
         finally:
             await listener.close()
 
 
 async def test_http_holds_as_many_as_its_key_says() -> None:
     async with served(http_server_accept_queue_size=78) as http:
-        assert http.server._plain_port is not None
+        assert isinstance(http.server._plain_port, Port)
         assert accept_queue_size(http.server._plain_port.socket) == 78
 
 
@@ -48,5 +51,5 @@ def systems_limit() -> int:
 
 async def test_by_default_it_is_the_systems_limit_that_counts() -> None:
     async with served() as http:
-        assert http.server._plain_port is not None
+        assert isinstance(http.server._plain_port, Port)
         assert accept_queue_size(http.server._plain_port.socket) == min(systems_limit(), 8192)

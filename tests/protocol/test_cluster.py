@@ -576,6 +576,12 @@ async def _parked_lookup() -> None:
         assert answer["type"] == "PARTITIONED_METADATA_RESPONSE"
         busy.close()
         await until(lambda: lookups.parked == 1, 0.01)
+        dynamic = one.service.dynamic
+        await dynamic.set("maxParkedLookups", "1")
+        assert (await look_up(one))["brokerServiceUrl"] == killed_url, "answered at once, above the limit"
+        await dynamic.set("maxParkedLookups", "2")
+        await dynamic.set("parkedLookupTimeoutMs", "1")
+        assert (await look_up(one))["brokerServiceUrl"] == killed_url, "answered after its time-out"
         await two.store.end_past_sessions()
         found = await asked
         assert (found["response"], found["brokerServiceUrl"]) == ("Connect", one.registered.broker_service_url)

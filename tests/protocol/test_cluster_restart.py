@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import pulsar
@@ -13,7 +11,6 @@ from tests.protocol.test_cluster import ADMIN, TIMEOUT_MS, TOPIC, look_up, rest
 from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster, run_on_uvloop
 from tests.support.waiting import until
 
-from pybroker.broker.lifecycle import bundle_handover
 from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
 
 PARTITIONS = 6
@@ -140,21 +137,11 @@ async def _give_back(cluster: ModelledCluster, index: int) -> None:
 
 
 def test_last_broker_stops_without_handover_and_others_try_the_next_broker() -> None:
-    with _short_waits():
-        run_on_uvloop(_refused_handover())
-
-
-@contextmanager
-def _short_waits() -> Iterator[None]:
-    before, bundle_handover.LEADER_WAIT_S = bundle_handover.LEADER_WAIT_S, 0.05
-    try:
-        yield
-    finally:
-        bundle_handover.LEADER_WAIT_S = before
+    run_on_uvloop(_refused_handover())
 
 
 async def _refused_handover() -> None:
-    async with modelled_cluster() as cluster:
+    async with modelled_cluster(bundle_handover_leader_timeout_ms=50) as cluster:
         one, two = cluster.brokers
         cluster.chosen = 1
         await look_up(one, TOPIC, authoritative=True)

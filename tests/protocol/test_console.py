@@ -236,6 +236,11 @@ async def test_a_look_ends_with_the_right_and_with_the_credentials() -> None:
             if ends is not None:
                 await ends()  # type: ignore[no-untyped-call]
             else:
+                broker.clock.now_ms = expiry_s * 1000 - 10_000
+                name = "points"
+                while name == "points":
+                    name, data = await look.event()
+                assert (name, data) == ("challenge", {"expiresAt": expiry_s * 1000})
                 broker.clock.now_ms = expiry_s * 1000
             name = "points"
             while name == "points":

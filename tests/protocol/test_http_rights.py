@@ -13,6 +13,7 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.rest import Answer, call
 
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.auth.proxied_role import Principal
 from pybroker.errors import AuthorizationError
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 
@@ -35,26 +36,27 @@ class RefusingAuthorization(AuthorizationService):
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.enabled = False  # no other rule applies
 
-    def require_superuser(self, role: str | None) -> None:
+    def require_superuser(self, principal: Principal) -> None:
         self._refuse("S")
 
-    def require_tenant_admin(self, tenant: str, role: str | None) -> None:
+    def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
         self._refuse("A")
 
-    def require_namespace_admin(self, namespace: NamespaceName, role: str | None) -> None:
+    def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
         self._refuse("A")
 
-    def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
+    def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
         self._refuse("P")
 
-    def require_lookup(self, topic: TopicName, role: str | None) -> None:
+    def require_lookup(self, topic: TopicName, principal: Principal) -> None:
         self._refuse("L")
 
-    def require_produce(self, topic: TopicName, role: str | None) -> None:
+    def require_produce(self, topic: TopicName, principal: Principal) -> None:
         self._refuse("produce")
 
-    def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
+    def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
         self._refuse("C")
 
     def _refuse(self, right: str) -> None:

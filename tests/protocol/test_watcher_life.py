@@ -27,7 +27,7 @@ class Recorder(TopicWatcher):
         self.told: list[TopicChanges] = []
 
     @property
-    def role(self) -> str | None:
+    def principal(self) -> str | None:
         return None
 
     @property

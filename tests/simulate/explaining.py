@@ -1,7 +1,7 @@
 """What `explain` says of subscriptions while a run goes on: whenever something waits there is a reason that has a name.
 
 Looks from time to time at what is loaded. A subscription waits when it has consumers and the next entry of its cursor is there, and
-neither its cursor nor its consumers have changed between two looks.
+neither its cursor nor its consumers nor the reason have changed between two looks: a read may have begun just now.
 """
 
 from __future__ import annotations
@@ -53,10 +53,8 @@ class Explaining:
             findings = findings_of(topic, subscription)
             if not any(finding.waits or finding.code is Code.TRANSACTION_OPEN for finding in findings):
                 text = f"{subscription.name} of {topic.name} has waited for {LOOK_S:.0f} s at {subscription.cursor.read_position}"
-                stall = subscription.stall
-                blocked_reason = None if stall is None else stall.blocked_reason.name
                 self._tape.note(
-                    "judge", tape.BROKEN, rule="explain", text=f"{text}, and nobody says why ({blocked_reason})"
+                    "judge", tape.BROKEN, rule="explain", text=f"{text}, and nobody says why ({_blocked(subscription)})"
                 )
         self._before = seen
 
@@ -79,7 +77,13 @@ def _state(subscription: Subscription) -> tuple[Any, ...]:
         cursor.mark_delete_position,
         subscription.backlog_entries,
         consumers,
+        _blocked(subscription),
     )
+
+
+def _blocked(subscription: Subscription) -> str | None:
+    stall = subscription.stall
+    return None if stall is None else stall.blocked_reason.name
 
 
 def _has_next(subscription: Subscription) -> bool:

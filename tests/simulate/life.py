@@ -142,7 +142,7 @@ class BrokerLife(Process):
         while True:
             await asyncio.sleep(self.runtime.config.authentication_refresh_check_seconds)
             for connection in list(self.context_of_server.connections):
-                check_expiry(connection)
+                check_expiry(connection, 0)
 
     async def _close_service(self) -> None:
         assert self.service is not None

@@ -118,6 +118,11 @@ class BrokerProcess:
                 raise
         return self.process.returncode
 
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
     def resident_bytes(self) -> int:
         """Return the process's resident memory (Linux only)."""
         assert self.process is not None

@@ -76,6 +76,11 @@ class JavaBroker:
     def http_url(self) -> str:
         return f"http://127.0.0.1:{self.web_port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         opens = [argument for module in _MODULES.split() for argument in ("--add-opens", f"{module}=ALL-UNNAMED")]
         main = ["org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(self._configuration)]

@@ -7,25 +7,59 @@ is not configured, `anonymousUserRole` is set, and `strictAuthMethod` is not set
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from pybroker.auth import provider_names
-from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth import plugins, provider_names
+from pybroker.auth.authentication_provider import (
+    AuthenticationProvider,
+    AuthenticationState,
+    Challenge,
+    Identity,
+    PeerCertificate,
+    ProviderEnvironment,
+    RemoteClient,
+)
 from pybroker.auth.basic_provider import BasicProvider
 from pybroker.auth.locations import decoded_base64
-from pybroker.auth.password_checks import CheckLimits, PasswordChecks
 from pybroker.auth.tls_provider import TlsProvider
-from pybroker.auth.token_provider import TokenProvider, TokenSettings
+from pybroker.auth.token_provider import TokenProvider
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError, Problems
-from pybroker.errors import AuthenticationError
+from pybroker.errors import AuthenticationError, BrokerError
+from pybroker.model.counters import Buckets
+from pybroker.runtime import logs
 from pybroker.runtime.clock import Clock
 
-__all__ = ["AuthenticationService", "Identity", "PeerCertificate"]
+__all__ = ["AuthenticationService", "Challenge", "Identity", "PeerCertificate", "RemoteClient"]
 
 UNIDENTIFIED = Identity(None, provider_names.NONE, None)
+MAX_STEPS = 10
+"""Maximum number of messages from a client in one authentication."""
+STEP_TIMEOUT_S = 60.0
+"""Maximum time of one step. The limits of the broker's own providers are shorter."""
+MAX_FAILURE_LABELS = 100
+"""Maximum number of label sets of the metric of failures. Further reasons of plugins are counted as OTHER."""
+EXPIRING_MINUTES = (5, 10, 60, 240)
+"""Upper bounds of the histogram of remaining lifetimes, those of Pulsar."""
 _HTTP_SCHEMES = {"bearer": provider_names.TOKEN, "basic": provider_names.BASIC}
+_BUILT_IN: dict[str, type[AuthenticationProvider]] = {
+    provider_names.TOKEN: TokenProvider,
+    provider_names.BASIC: BasicProvider,
+    provider_names.TLS: TlsProvider,
+}
+"""All but OpenID Connect, whose libraries only its users load."""
+
+
+class FailureLabels(NamedTuple):
+    """Labels of the metric of failed authentications."""
+
+    provider: str
+    method: str
+    reason: str
 
 
 class AuthenticationService:
@@ -33,91 +67,61 @@ class AuthenticationService:
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
         self.enabled = config.authentication_enabled
+        self.successes: Counter[tuple[str, str]] = Counter()
+        """Successful authentications by provider and method."""
+        self.failures: Counter[FailureLabels] = Counter()
+        self.expiring_minutes = Buckets(EXPIRING_MINUTES)
+        """Accepted tokens with an expiry time, by their remaining lifetime."""
+        self._environment = ProviderEnvironment(config, clock or Clock())
         self._anonymous_role = "" if config.strict_auth_method else config.anonymous_user_role.strip()
-        self._providers: dict[str, AuthenticationProvider] = {}
-        self._checks = PasswordChecks(
-            CheckLimits(
-                config.basic_auth_max_concurrent_checks,
-                config.basic_auth_max_pending_checks,
-                config.basic_auth_max_pending_checks_per_ip,
-                config.basic_auth_max_failures_per_second_per_ip,
-                config.basic_auth_pending_check_timeout_ms / 1000,
-            ),
-            clock or Clock(),
-        )
-        self._under_way: dict[tuple[str, bytes], asyncio.Event] = {}
+        self._providers: dict[str, list[AuthenticationProvider]] = {}
         if not self.enabled:
             return
         problems = Problems()
+        classes: list[type[AuthenticationProvider]] = []
         for name in config.authentication_providers:
             with problems.noted():
-                method = provider_names.method_of(name)
-                if method not in self._providers:
-                    self._providers[method] = _provider(method, config)
+                found = _class_of(name)
+                if found not in classes:
+                    classes.append(found)
+                    self._providers.setdefault(found.method, []).append(
+                        plugins.created("authenticationProviders", name, partial(found.create, self._environment))
+                    )
         problems.raise_any()
         if not self._providers and not self._anonymous_role:
             raise ConfigError("authenticationEnabled=true needs at least one provider: set authenticationProviders")
 
-    def authenticate(
-        self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float
-    ) -> Identity:
-        """Verify the credentials `data` of the authentication method, in the calling thread. Raises AuthenticationError
-        if they are missing or invalid. `now_s`: Unix time in seconds.
+    def begin(self, method: str, client: RemoteClient) -> AuthenticationState:
+        """Begin the authentication of a client that names `method`. The state refuses more than MAX_STEPS steps, and
+        concurrent steps are an error of the caller.
         """
         if not self.enabled:
-            return UNIDENTIFIED
-        provider = self._providers.get(method)
-        if provider is not None:
-            return provider.authenticate(data, peer_certificate, now_s)
+            return _Decided(UNIDENTIFIED)
+        providers = self._providers.get(method)
+        if providers:
+            return _Exchange(self, providers, client)
         if self._anonymous_role:
-            return Identity(self._anonymous_role, provider_names.NONE, None)
-        if method in {"", provider_names.NONE}:
-            raise AuthenticationError(
-                "The request has no credentials, but authentication is required. Supported methods: "
-                f"{', '.join(self._providers)}"
-            )
-        raise AuthenticationError(
-            f"The authentication method {method[:40]!r} is not configured. Supported methods: "
-            f"{', '.join(self._providers)}"
-        )
+            return _Decided(Identity(self._anonymous_role, provider_names.NONE, None))
+        return _Decided(self._unknown(method))
 
-    @property
-    def waiting_checks(self) -> int:
-        return self._checks.waiting
-
-    def is_immediate(self, method: str, data: bytes) -> bool:
-        """Return whether `authenticate` would compute no password hash, so that the event loop may call it."""
-        provider = self._providers.get(method)
-        return not isinstance(provider, BasicProvider) or not _takes_hash(provider, data)
-
-    async def authenticate_in_turn(
-        self, method: str, data: bytes, peer_certificate: PeerCertificate | None, now_s: float, address: str
-    ) -> Identity:
-        """Verify the credentials `data` of the authentication method. Password hashes are computed in threads, in a
-        fair queue by `address`. `now_s`: Unix time in seconds.
-
-        Raises AuthenticationError, and TooManyRequests if the queue is full.
+    async def authenticate(self, method: str, data: bytes, client: RemoteClient) -> Identity:
+        """Authenticate in one step, as HTTP does. Raises AuthenticationError if credentials are missing or invalid, and
+        TooManyRequests.
         """
-        provider = self._providers.get(method)
-        if isinstance(provider, BasicProvider):
-            while _takes_hash(provider, data):
-                await self._check(provider, data, address)
-        return self.authenticate(method, data, peer_certificate, now_s)
+        found = await self.begin(method, client).authenticate(data)
+        if isinstance(found, Challenge):
+            raise AuthenticationError(
+                f"the authentication method {method[:40]!r} needs several steps, which are possible only in the binary "
+                "protocol"
+            )
+        return found
 
-    async def _check(self, provider: BasicProvider, data: bytes, address: str) -> None:
-        user, password = provider.credentials(data)
-        key = address, provider.digest(user, password)
-        under_way = self._under_way.get(key)
-        if under_way is not None:
-            await under_way.wait()
-            return
-        ended = self._under_way[key] = asyncio.Event()
-        try:
-            verify = partial(provider.verify, user, password)
-            provider.remember(user, password, await self._checks.check(address, provider.row_of(user), verify))
-        finally:
-            del self._under_way[key]
-            ended.set()
+    async def authenticate_http(
+        self, headers: Mapping[str, str], client: RemoteClient, query_token: str = ""
+    ) -> Identity:
+        """Authenticate an HTTP request; see `http_credentials`. Raises AuthenticationError and TooManyRequests."""
+        method, data = self.http_credentials(headers, client.certificate, query_token)
+        return await self.authenticate(method, data, client)
 
     def http_credentials(
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
@@ -146,39 +150,139 @@ class AuthenticationService:
                 raise AuthenticationError("the credentials in the Authorization header are not valid Base64")
         return method, data or b""
 
-    def authenticate_http(
-        self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, now_s: float, query_token: str = ""
-    ) -> Identity:
-        method, data = self.http_credentials(headers, peer_certificate, query_token)
-        return self.authenticate(method, data, peer_certificate, now_s)
+    @property
+    def waiting_checks(self) -> int:
+        """Number of passwords that wait for a check."""
+        return sum(each.waiting_checks for each in self._all() if isinstance(each, BasicProvider))
+
+    async def close(self) -> None:
+        for each in self._all():
+            await each.close()
+
+    def count_failure(self, provider: AuthenticationProvider, error: BrokerError) -> None:
+        reason = error.reason if isinstance(error, AuthenticationError) else "TOO_MANY_REQUESTS"
+        labels = FailureLabels(provider.name, provider.method, reason)
+        if labels not in self.failures and len(self.failures) >= MAX_FAILURE_LABELS:
+            labels = labels._replace(reason="OTHER")
+        self.failures[labels] += 1
+
+    def count_success(self, provider: AuthenticationProvider, identity: Identity) -> None:
+        self.successes[provider.name, provider.method] += 1
+        if provider.method == provider_names.TOKEN and identity.expires_at_s is not None:
+            self.expiring_minutes.add((identity.expires_at_s - self._environment.now_s()) / 60)
+
+    @property
+    def expired_tokens(self) -> int:
+        """Tokens that were refused because they have expired."""
+        tokens = (key for key in self.failures if key.method == provider_names.TOKEN)
+        return sum(self.failures[key] for key in tokens if key.reason == AuthenticationError.EXPIRED)
+
+    def _all(self) -> list[AuthenticationProvider]:
+        return [each for providers in self._providers.values() for each in providers]
+
+    def _unknown(self, method: str) -> AuthenticationError:
+        supported = f"Supported methods: {', '.join(self._providers)}"
+        if method in {"", provider_names.NONE}:
+            return AuthenticationError(f"The request has no credentials, but authentication is required. {supported}")
+        return AuthenticationError(f"The authentication method {method[:40]!r} is not configured. {supported}")
 
 
-def _takes_hash(provider: BasicProvider, data: bytes) -> bool:
-    try:
-        return provider.recall(*provider.credentials(data)) is None
-    except AuthenticationError:
-        return False
+class _Decided(AuthenticationState):
+    """A result that does not depend on credentials."""
+
+    def __init__(self, result: Identity | AuthenticationError) -> None:
+        self._result = result
+
+    async def authenticate(self, data: bytes) -> Identity:
+        if isinstance(self._result, AuthenticationError):
+            raise self._result
+        return self._result
 
 
-def _provider(method: str, config: BrokerConfig) -> AuthenticationProvider:
-    if method == provider_names.TOKEN:
-        return TokenProvider(
-            TokenSettings(
-                secret_key=config.token_secret_key,
-                public_key=config.token_public_key,
-                public_algorithm=config.token_public_alg,
-                role_claim=config.token_auth_claim or "sub",
-                audience_claim=config.token_audience_claim,
-                audience=config.token_audience,
-                clock_skew_s=config.token_allowed_clock_skew_seconds,
+class _Exchange(AuthenticationState):
+    """An authentication by the providers of one method.
+
+    The first step tries all providers in order. The provider that returns a challenge receives all further steps.
+    """
+
+    def __init__(
+        self, service: AuthenticationService, providers: Sequence[AuthenticationProvider], client: RemoteClient
+    ) -> None:
+        self._service = service
+        self._candidates = [(each, each.new_state(client)) for each in providers]
+        self._steps = 0
+
+    async def authenticate(self, data: bytes) -> Identity | Challenge:
+        self._steps += 1
+        errors: list[tuple[AuthenticationProvider, AuthenticationError]] = []
+        for provider, state in self._candidates:
+            try:
+                found = await self._step(provider, state, data)
+            except AuthenticationError as error:
+                errors.append((provider, error))
+                continue
+            except BrokerError as error:
+                self._service.count_failure(provider, error)
+                raise
+            if isinstance(found, Challenge):
+                self._candidates = [(provider, state)]
+            else:
+                self._service.count_success(provider, found)
+            return found
+        for provider, each in errors:
+            self._service.count_failure(provider, each)
+        if len(errors) == 1:
+            raise errors[0][1]
+        has_expired = any(each.reason == AuthenticationError.EXPIRED for _, each in errors)
+        raise AuthenticationError(
+            "; ".join(f"{provider.name}: {each}" for provider, each in errors),
+            AuthenticationError.EXPIRED if has_expired else errors[-1][1].reason,
+        )
+
+    async def _step(
+        self, provider: AuthenticationProvider, state: AuthenticationState, data: bytes
+    ) -> Identity | Challenge:
+        if self._steps > MAX_STEPS:
+            raise AuthenticationError(f"the authentication has more than {MAX_STEPS} steps", "TOO_MANY_STEPS")
+        deadline = asyncio.timeout(STEP_TIMEOUT_S)
+        try:
+            async with deadline:
+                return await state.authenticate(data)
+        except BrokerError:
+            raise
+        except Exception as error:  # noqa: BLE001  (the code of a plugin)
+            if deadline.expired():
+                raise AuthenticationError(
+                    f"the authentication provider {provider.name} did not respond within {STEP_TIMEOUT_S:g} s",
+                    "TIMEOUT",
+                ) from None
+            # The text of the exception and its context can contain credentials.
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            logs.error(
+                "authentication.provider_failed",
+                provider=provider.name,
+                error=type(error).__name__,
+                at=f"{last.filename}:{last.lineno}",
             )
-        )
-    if method == provider_names.BASIC:
-        return BasicProvider(config.basic_auth_conf, config.basic_auth_max_password_bytes)
-    assert method == provider_names.TLS, method
-    if config.tls_allow_insecure_connection:
-        raise ConfigError(
-            "The authentication provider tls cannot be used with tlsAllowInsecureConnection=true: remove one "
-            "of these settings"
-        )
-    return TlsProvider()
+            raise AuthenticationError(
+                f"the authentication provider {provider.name} failed; see authentication.provider_failed in the "
+                "broker's log",
+                "PROVIDER_ERROR",
+            ) from None
+
+
+def _class_of(name: str) -> type[AuthenticationProvider]:
+    short_name = provider_names.BUILT_IN.get(name)
+    if short_name == provider_names.OIDC:
+        from pybroker.auth.openid.openid_provider import OpenIdProvider  # noqa: PLC0415
+
+        return OpenIdProvider
+    if short_name is not None:
+        return _BUILT_IN[short_name]
+    # mypy refuses an abstract class as an argument for type[Provider].
+    base: type[AuthenticationProvider] = AuthenticationProvider  # type: ignore[type-abstract]
+    built_in = ", ".join(provider_names.BUILT_IN)
+    found = plugins.plugin(plugins.AUTHENTICATION, name, "authenticationProviders", base, built_in)
+    if not getattr(found, "method", ""):
+        raise ConfigError(f"authenticationProviders: {name!r} has no attribute `method`, the name that clients send")
+    return found

@@ -1,26 +1,25 @@
-"""Authorization by role: superusers, tenant administrators, and permissions of namespaces and topics.
-
-Superusers may do everything, tenant administrators may do everything within their tenant, and other roles have the
-permissions that are granted on a namespace or topic. A grant applies from the next request on.
+"""Authorization checks of the broker, by the configured provider.
 
 The `require` methods raise AuthorizationError with the missing permission; never if authorization is disabled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
-from urllib.parse import quote
+from collections.abc import Generator
 
+from pybroker.auth import plugins
+from pybroker.auth.authorization_provider import AuthorizationEnvironment, AuthorizationProvider
+from pybroker.auth.proxied_role import Principal, ProxiedRole, client_role, refusal_of_roles, roles_of
+from pybroker.auth.pulsar_authorization import PulsarAuthorizationProvider, without_role
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthorizationError
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
-from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionAuthMode
 from pybroker.waiting.fair_shares import Holder, holder_of_role
 
-TOPICS_A_STEP = 100
-_PROVIDER_CLASS = "PulsarAuthorizationProvider"
+_BUILT_IN = "PulsarAuthorizationProvider"
+_PACKAGE = "org.apache.pulsar.broker.authorization."
 
 
 def check_configuration(config: BrokerConfig) -> None:
@@ -29,10 +28,22 @@ def check_configuration(config: BrokerConfig) -> None:
         problems.append(
             "authorizationEnabled=true needs authenticationEnabled=true, because only authenticated clients have a role"
         )
-    if config.authorization_enabled and config.authorization_provider.rpartition(".")[2] != _PROVIDER_CLASS:
-        problems.append(f"authorizationProvider must be {_PROVIDER_CLASS}, the only provider of this broker")
+    try:
+        _provider_class(config)
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(*problems)
+
+
+def _provider_class(config: BrokerConfig) -> type[AuthorizationProvider]:
+    """Return the class of `authorizationProvider`, Pulsar's if authorization is disabled. Raises ConfigError."""
+    name = config.authorization_provider
+    if not config.authorization_enabled or name in {_BUILT_IN, _PACKAGE + _BUILT_IN}:
+        return PulsarAuthorizationProvider
+    # mypy refuses an abstract class as an argument for type[Provider].
+    base: type[AuthorizationProvider] = AuthorizationProvider  # type: ignore[type-abstract]
+    return plugins.plugin(plugins.AUTHORIZATION, name, "authorizationProvider", base, _BUILT_IN)
 
 
 class AuthorizationService:
@@ -40,176 +51,101 @@ class AuthorizationService:
 
     def __init__(self, config: BrokerConfig, resources: Resources) -> None:
         self.enabled = config.authorization_enabled
-        self._resources = resources
-        self._config = config
         self._proxy_roles = frozenset(config.proxy_roles)
-        self._wildcards = config.authorization_allow_wildcards_matching
         check_configuration(config)
+        environment = AuthorizationEnvironment(config, resources)
+        self._provider = plugins.created(
+            "authorizationProvider", config.authorization_provider, lambda: _provider_class(config).create(environment)
+        )
 
-    def require_produce(self, topic: TopicName, role: str | None) -> None:
-        if self.enabled and not self._may(topic, role, AuthAction.PRODUCE):
-            raise _missing_grant(role, f"may not produce to {topic}", topic.namespace, AuthAction.PRODUCE)
+    def require_produce(self, topic: TopicName, principal: Principal) -> None:
+        for each in self._checked(principal):
+            self._provider.require_produce(topic, each)
 
-    def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
-        if not self.enabled or self._administers(topic.tenant, role):
-            return
-        if not self._may(topic, role, AuthAction.CONSUME):
-            raise _missing_grant(role, f"may not consume from {topic}", topic.namespace, AuthAction.CONSUME)
-        policies = self._resources.namespace(topic.namespace)
-        if policies is not None and role is not None and subscription:
-            _require_subscription(policies, topic, subscription, role)
+    def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
+        for each in self._checked(principal):
+            self._provider.require_consume(topic, subscription, each)
 
-    def require_lookup(self, topic: TopicName, role: str | None) -> None:
-        if self.enabled and not self._may(topic, role, AuthAction.PRODUCE, AuthAction.CONSUME):
-            what = f"may neither produce to nor consume from {topic}"
-            raise _missing_grant(role, what, topic.namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
+    def require_lookup(self, topic: TopicName, principal: Principal) -> None:
+        for each in self._checked(principal):
+            self._provider.require_lookup(topic, each)
 
-    def may_all(self, role: str | None) -> bool:
-        return not self.enabled or self._is_superuser(role)
+    def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
+        for each in self._checked(principal):
+            self._provider.require_list_topics(namespace, each)
 
-    def may_use(self, owner: str | None, role: str | None) -> bool:
-        """Return whether `role` may use an object that the role `owner` owns; None: the object has no owner."""
-        return owner is None or owner == role or self.may_all(role)
+    def may_all(self, principal: Principal) -> bool:
+        """Return whether the principal is a superuser, or authorization is disabled."""
+        return all(self._provider.is_superuser(each) for each in self._checked(principal))
 
-    def holder(self, role: str | None, nameless: str) -> Holder:
-        """Return the account for fair shares and queues: `role`, or `nameless` (such as the address) for a client
+    def may_use(self, owner: str | None, principal: Principal) -> bool:
+        """Return whether `principal` may use an object that the role `owner` owns; None: the object has no owner."""
+        return owner is None or owner == client_role(principal) or self.may_all(principal)
+
+    def holder(self, principal: Principal, nameless: str) -> Holder:
+        """Return the account for fair shares and queues: the role of the client, or `nameless` (such as the address)
         without a role.
         """
+        role = client_role(principal)
         if role is None:
             return Holder(nameless)
-        return holder_of_role(role, is_operator=self.enabled and role in self._config.super_user_roles)
+        is_operator = self.enabled and all(self._provider.is_superuser(each) for each in roles_of(principal))
+        return holder_of_role(role, is_operator=is_operator)
 
-    def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may produce to at least one topic. Yields after each namespace."""
-        if not self.enabled or self._is_superuser(role):
-            return True
-        if role is None:
-            return False
-        tenants = self._resources.tenants()
-        if any(self._administers(tenant, role) for tenant in tenants):
-            return True
-        wanted = (AuthAction.PRODUCE,)
-        for tenant in tenants:
-            for namespace in self._resources.namespaces(tenant):
-                yield
-                policies = self._resources.namespace(namespace)
-                if policies is None:
-                    continue
-                granted = policies.auth_policies
-                if self._grants(granted.namespace_auth, role, wanted):
-                    return True
-                for index, of_topic in enumerate(granted.destination_auth.values()):
-                    if self._grants(of_topic, role, wanted):
-                        return True
-                    if index % TOPICS_A_STEP == TOPICS_A_STEP - 1:
-                        yield
-        return False
+    def may_produce_somewhere(self, principal: Principal) -> Generator[None, None, bool]:
+        """Return whether `principal` may produce to at least one topic. Yields after parts of a long search."""
+        for each in self._checked(principal):
+            if not (yield from self._provider.may_produce_somewhere(each)):
+                return False
+        return True
 
-    def require_superuser(self, role: str | None) -> None:
-        if not self.may_all(role):
-            raise _missing_rank(role, "is not a superuser", "superUserRoles must contain the role")
+    def require_superuser(self, principal: Principal) -> None:
+        for each in self._checked(principal):
+            if not self._provider.is_superuser(each):
+                raise _missing_rank(each, "is not a superuser", "superUserRoles must contain the role")
 
-    def require_tenant_admin(self, tenant: str, role: str | None) -> None:
-        if self.enabled and not self._administers(tenant, role):
-            raise _missing_rank(role, f"does not administer tenant {tenant}", _administrator_of(tenant))
+    def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
+        for each in self._checked(principal):
+            if not self._provider.administers(tenant, each):
+                raise _missing_rank(each, f"does not administer tenant {tenant}", _administrator_of(tenant))
 
-    def require_namespace_admin(self, namespace: NamespaceName, role: str | None) -> None:
-        if self.enabled and not self._administers(namespace.tenant, role):
-            what = f"does not administer namespace {namespace}"
-            raise _missing_rank(role, what, _administrator_of(namespace.tenant))
+    def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
+        for each in self._checked(principal):
+            if not self._provider.administers(namespace.tenant, each):
+                what = f"does not administer namespace {namespace}"
+                raise _missing_rank(each, what, _administrator_of(namespace.tenant))
 
-    def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
-        if not self.enabled or self._administers(namespace.tenant, role):
-            return
-        policies = self._resources.namespace(namespace)
-        granted = policies.auth_policies.namespace_auth if policies is not None else {}
-        if role is None or not self._grants(granted, role, (AuthAction.PRODUCE, AuthAction.CONSUME)):
-            what = f"may not list the topics of {namespace}"
-            raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
+    def with_original_principal(self, role: str | None, original: str, *, may_be_equal: bool = False) -> Principal:
+        """Return the principal of a client whose role a proxy with `role` names, or `role` if it names none.
 
-    def _is_superuser(self, role: str | None) -> bool:
-        """Return whether the role is a superuser. Raises AuthorizationError for proxy roles, which are rejected
-        everywhere.
+        Raises AuthorizationError for an invalid combination, with Pulsar's text. See `refusal_of_roles`.
         """
-        if role in self._proxy_roles:
-            # A proxy's permissions must not replace the permissions of its client. The broker does not know the client's role.
+        if self.enabled:
+            refusal = refusal_of_roles(self._proxy_roles, role, original, may_be_equal=may_be_equal)
+            if refusal:
+                raise AuthorizationError(f"Invalid roles. {refusal}")
+        if role is None or not original.strip() or original == role:
+            return role
+        return ProxiedRole(original, role)
+
+    def _checked(self, principal: Principal) -> tuple[str | None, ...]:
+        """Return the roles that need a permission; none if authorization is disabled. Raises AuthorizationError for the
+        role of a proxy without its client's: the permissions of the proxy must not replace those of the client.
+        """
+        if not self.enabled:
+            return ()
+        if not isinstance(principal, ProxiedRole) and principal in self._proxy_roles:
             raise AuthorizationError(
-                f"role {role!r} is a proxy role (proxyRoles): connections through a proxy are not supported; connect directly"
+                f"role {principal!r} is a proxy role (proxyRoles), but the proxy sent no original principal"
             )
-        return role in self._config.super_user_roles  # a dynamic key
-
-    def _administers(self, tenant: str, role: str | None) -> bool:
-        if self._is_superuser(role):
-            return True
-        info = self._resources.tenant(tenant)
-        return info is not None and role in info.adminRoles
-
-    def _may(self, topic: TopicName, role: str | None, *actions: AuthAction) -> bool:
-        if self._administers(topic.tenant, role):
-            return True
-        policies = self._resources.namespace(topic.namespace)
-        if policies is None or role is None:
-            return False
-        granted = policies.auth_policies
-        by_topic = granted.destination_auth
-        return (
-            self._grants(granted.namespace_auth, role, actions)
-            or self._grants(by_topic.get(str(topic), {}), role, actions)
-            or self._grants(by_topic.get(str(topic.partitioned_name), {}), role, actions)
-        )
-
-    def _grants(self, granted: Mapping[str, list[AuthAction]], role: str, actions: Iterable[AuthAction]) -> bool:
-        if any(action in granted.get(role, ()) for action in actions):
-            return True
-        return self._wildcards and any(
-            matches_wildcard(pattern, role) and action in allowed
-            for pattern, allowed in granted.items()
-            for action in actions
-        )
-
-
-def _missing_grant(role: str | None, what: str, namespace: NamespaceName, *actions: AuthAction) -> AuthorizationError:
-    """Return the error for a role that has none of `actions`. The text does not reveal whether the namespace exists."""
-    if role is None:
-        return _without_role(what)
-    names = " or ".join(action.value for action in actions)
-    call = f'POST /admin/v2/namespaces/{namespace}/permissions/{quote(role, safe="")} with ["{actions[0].value}"]'
-    return AuthorizationError(
-        f"role {role!r} {what}: the permission {names} on namespace {namespace} is missing. "
-        f"An administrator of tenant {namespace.tenant} can grant the permission: {call}"
-    )
+        return roles_of(principal)
 
 
 def _missing_rank(role: str | None, what: str, needed: str) -> AuthorizationError:
-    return _without_role(what) if role is None else AuthorizationError(f"role {role!r} {what}: {needed}")
-
-
-def _without_role(what: str) -> AuthorizationError:
-    return AuthorizationError(f"a client without a role {what}: connect with credentials")
+    return without_role(what) if role is None else AuthorizationError(f"role {role!r} {what}: {needed}")
 
 
 def _administrator_of(tenant: str) -> str:
     return (
         f"adminRoles of tenant {tenant} must contain the role. A superuser can add it: POST /admin/v2/tenants/{tenant}"
     )
-
-
-def matches_wildcard(pattern: str, role: str) -> bool:
-    """Return whether `role` matches `pattern`, which starts or ends with `*`."""
-    return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
-        pattern.startswith("*") and role.endswith(pattern[1:])
-    )
-
-
-def _require_subscription(policies: NamespacePolicies, topic: TopicName, subscription: str, role: str) -> None:
-    reserved_for = policies.auth_policies.subscription_auth_roles.get(subscription)
-    if reserved_for and role not in reserved_for:
-        call = f"POST /admin/v2/namespaces/{topic.namespace}/permissions/subscription/{quote(subscription, safe='')}"
-        raise AuthorizationError(
-            f"role {role!r} may not use subscription {subscription!r} on {topic}: namespace {topic.namespace} permits only "
-            f"listed roles. An administrator of tenant {topic.tenant} can add the role: {call} with a list of all roles"
-        )
-    if policies.subscription_auth_mode is SubscriptionAuthMode.PREFIX and not subscription.startswith(role):
-        raise AuthorizationError(
-            f"subscription {subscription!r} on {topic} must start with the role {role!r} (subscription authentication mode Prefix)"
-        )

@@ -6,13 +6,17 @@ when the broker starts.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
+from functools import partial
+from typing import Self
 
 from pybroker.auth import provider_names
-from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, ProviderEnvironment, RemoteClient
 from pybroker.auth.locations import read_location
+from pybroker.auth.password_checks import CheckLimits, PasswordChecks
 from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
 
@@ -29,7 +33,12 @@ class BasicProvider(AuthenticationProvider):
     `verify` may run in any thread; all other methods run in one thread only.
     """
 
-    def __init__(self, location: str, max_password_bytes: int = DEFAULT_MAX_PASSWORD_BYTES) -> None:
+    method = provider_names.BASIC
+    name = "AuthenticationProviderBasic"
+
+    def __init__(
+        self, location: str, checks: PasswordChecks, max_password_bytes: int = DEFAULT_MAX_PASSWORD_BYTES
+    ) -> None:
         from passlib.context import CryptContext  # type: ignore[import-untyped]  # noqa: PLC0415  (only for its users)
 
         if not location:
@@ -43,16 +52,51 @@ class BasicProvider(AuthenticationProvider):
         self._digest_key = secrets.token_bytes(32)
         self._verified: dict[str, bytes] = {}  # one digest per user of the file
         self._failed: OrderedDict[bytes, None] = OrderedDict()
+        self._checks = checks
+        self._under_way: dict[tuple[str, bytes], asyncio.Event] = {}
 
-    def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
+    @classmethod
+    def create(cls, environment: ProviderEnvironment) -> Self:
+        config = environment.config
+        limits = CheckLimits(
+            config.basic_auth_max_concurrent_checks,
+            config.basic_auth_max_pending_checks,
+            config.basic_auth_max_pending_checks_per_ip,
+            config.basic_auth_max_failures_per_second_per_ip,
+            config.basic_auth_pending_check_timeout_ms / 1000,
+        )
+        checks = PasswordChecks(limits, environment.clock)
+        return cls(config.basic_auth_conf, checks, config.basic_auth_max_password_bytes)
+
+    @property
+    def waiting_checks(self) -> int:
+        return self._checks.waiting
+
+    async def authenticate(self, data: bytes, client: RemoteClient) -> Identity:
+        """Verify a password. Hashes are computed in threads and queued fairly by address."""
         user, password = self.credentials(data)
-        is_right = self.recall(user, password)
-        if is_right is None:
-            is_right = self.verify(user, password)
-            self.remember(user, password, is_right)
+        while (is_right := self.recall(user, password)) is None:
+            await self._check(user, password, client.address)
         if not is_right:
             raise AuthenticationError("the user is unknown, or the password is wrong")
         return Identity(user, provider_names.BASIC, None)
+
+    async def _check(self, user: str, password: str, address: str) -> None:
+        """Compute one password hash. Concurrent callers with the same password share it, because a client opens many
+        connections simultaneously.
+        """
+        key = address, self.digest(user, password)
+        under_way = self._under_way.get(key)
+        if under_way is not None:
+            await under_way.wait()
+            return
+        ended = self._under_way[key] = asyncio.Event()
+        try:
+            verify = partial(self.verify, user, password)
+            self.remember(user, password, await self._checks.check(address, self.row_of(user), verify))
+        finally:
+            del self._under_way[key]
+            ended.set()
 
     def credentials(self, data: bytes) -> tuple[str, str]:
         try:
@@ -60,10 +104,10 @@ class BasicProvider(AuthenticationProvider):
         except UnicodeDecodeError:
             raise AuthenticationError("the user name or the password is not UTF-8") from None
         if not colon:
-            raise AuthenticationError(
-                "the client sent no user and password"
-                if not data
-                else "the credentials must have the form user:password"
+            raise (
+                AuthenticationError("the credentials must have the form user:password")
+                if data
+                else AuthenticationError("the client sent no user and password", "EMPTY_AUTH_DATA")
             )
         return user, password
 

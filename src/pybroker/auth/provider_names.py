@@ -1,31 +1,23 @@
-"""Class names of Pulsar's authentication providers, and the corresponding method names."""
+"""Names of authentication methods, and the configured names of authentication providers."""
 
 from __future__ import annotations
-
-from pybroker.config.setting_types import ConfigError
 
 TOKEN = "token"
 BASIC = "basic"
 TLS = "tls"
+OIDC = "oidc"
+"""Short name of OpenID Connect, whose method is `token`."""
 NONE = "none"
 
 _PACKAGE = "org.apache.pulsar.broker.authentication."
-METHODS = {
+BUILT_IN = {
     f"{_PACKAGE}AuthenticationProviderToken": TOKEN,
     f"{_PACKAGE}AuthenticationProviderBasic": BASIC,
     f"{_PACKAGE}AuthenticationProviderTls": TLS,
+    f"{_PACKAGE}oidc.AuthenticationProviderOpenID": OIDC,
     TOKEN: TOKEN,
     BASIC: BASIC,
     TLS: TLS,
+    OIDC: OIDC,
 }
-
-
-def method_of(provider: str) -> str:
-    """Return the method for a provider's class name or short name. Raises ConfigError if the provider is not
-    supported.
-    """
-    method = METHODS.get(provider)
-    if method is None:
-        known = ", ".join(METHODS)
-        raise ConfigError(f"authenticationProviders: {provider!r} is not supported; use one of {known}")
-    return method
+"""The broker's own providers by class name of Pulsar and by short name. The values are the short names."""

@@ -5,22 +5,21 @@ Only the algorithms of the configured key's family are accepted, so a public key
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Self
 
-from pybroker.auth import provider_names
-from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, PeerCertificate
+from pybroker.auth import provider_names, token_claims
+from pybroker.auth.authentication_provider import AuthenticationProvider, Identity, ProviderEnvironment, RemoteClient
 from pybroker.auth.locations import decoded_base64, read_location
+from pybroker.auth.token_claims import Claims
 from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
+from pybroker.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-MAX_TOKEN_BYTES = 64 * 1024
 MIN_SECRET_BYTES = 32
 HMAC_ALGORITHMS = (("HS256", 32), ("HS384", 48), ("HS512", 64))  # minimum secret length in bytes
 _RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -49,7 +48,10 @@ class _VerifyingKey:
 class TokenProvider(AuthenticationProvider):
     """Verifies tokens with one configured key."""
 
-    def __init__(self, settings: TokenSettings) -> None:
+    method = provider_names.TOKEN
+    name = "AuthenticationProviderToken"
+
+    def __init__(self, settings: TokenSettings, clock: Clock | None = None) -> None:
         import jwt  # noqa: PLC0415  (slow, with cryptography: only its users wait for it)
 
         if settings.audience_claim and not settings.audience:
@@ -61,77 +63,54 @@ class TokenProvider(AuthenticationProvider):
         else:
             raise ConfigError("authentication provider token needs a key: set tokenSecretKey or tokenPublicKey")
         self._settings = settings
+        self._clock = clock or Clock()
         self._jws = jwt.PyJWS()
         self._invalid_token: type[Exception] = jwt.PyJWTError
 
-    def authenticate(self, data: bytes, peer_certificate: PeerCertificate | None, now_s: float) -> Identity:
-        if not data:
-            raise AuthenticationError("the client sent no token")
-        if len(data) > MAX_TOKEN_BYTES:
-            raise AuthenticationError(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
-        claims = self._verified_claims(data)
-        expires_at_s = self._require_valid_time(claims, now_s)
-        self._require_audience(claims)
-        return Identity(self._role(claims), provider_names.TOKEN, expires_at_s)
+    @classmethod
+    def create(cls, environment: ProviderEnvironment) -> Self:
+        config = environment.config
+        settings = TokenSettings(
+            secret_key=config.token_secret_key,
+            public_key=config.token_public_key,
+            public_algorithm=config.token_public_alg,
+            role_claim=config.token_auth_claim or "sub",
+            audience_claim=config.token_audience_claim,
+            audience=config.token_audience,
+            clock_skew_s=config.token_allowed_clock_skew_seconds,
+        )
+        return cls(settings, environment.clock)
 
-    def _verified_claims(self, token: bytes) -> dict[str, Any]:
+    async def authenticate(self, data: bytes, client: RemoteClient) -> Identity:
+        return self.verify(data, self._clock.wall_ms() / 1000)
+
+    def verify(self, data: bytes, now_s: float) -> Identity:
+        """Verify a token at the Unix time `now_s`. Raises AuthenticationError."""
+        token_claims.check_size(data)
+        claims = self._verified_claims(data)
+        expires_at_s = token_claims.require_valid_time(claims, now_s, self._settings.clock_skew_s)
+        self._require_audience(claims)
+        claim = self._settings.role_claim
+        return Identity(token_claims.role(claims.get(claim), claim), provider_names.TOKEN, expires_at_s)
+
+    def _verified_claims(self, token: bytes) -> Claims:
         for verifying in self._keys:
             try:
                 payload = self._jws.decode(token, verifying.key, algorithms=list(verifying.algorithms))
-                claims = json.loads(payload, parse_constant=_no_number)
             except (self._invalid_token, ValueError, RecursionError):
                 continue  # the library's message can contain parts of the token
-            if isinstance(claims, dict):
+            claims = token_claims.json_object(payload)
+            if claims is not None:
                 return claims
-        raise AuthenticationError("the token is not a JWT, or it was not signed with the broker's key")
+        raise AuthenticationError("the token is not a JWT, or it was not signed with the broker's key", "INVALID_TOKEN")
 
-    def _require_valid_time(self, claims: dict[str, Any], now_s: float) -> float | None:
-        skew_s = self._settings.clock_skew_s
-        not_before_s = _time_claim(claims, "nbf")
-        if not_before_s is not None and now_s + skew_s < not_before_s:
-            raise AuthenticationError("the token is not valid yet: check its claim nbf and the clocks")
-        expires_s = _time_claim(claims, "exp")
-        if expires_s is None:
-            return None
-        if now_s - skew_s >= expires_s:
-            raise AuthenticationError("the token has expired: connect with a new token")
-        return expires_s + skew_s
-
-    def _require_audience(self, claims: dict[str, Any]) -> None:
+    def _require_audience(self, claims: Claims) -> None:
         if not self._settings.audience_claim:
             return
-        found = claims.get(self._settings.audience_claim)
-        audiences = found if isinstance(found, list) else [found]
-        if self._settings.audience not in audiences:
-            raise AuthenticationError("the token's audience is not the tokenAudience of the broker")
-
-    def _role(self, claims: dict[str, Any]) -> str:
-        role = claims.get(self._settings.role_claim)
-        if isinstance(role, list) and role:
-            role = role[0]
-        if not isinstance(role, str) or not role:
-            raise AuthenticationError(f"the token has no role in its claim {self._settings.role_claim!r}")
-        return role
-
-
-def _time_claim(claims: dict[str, Any], name: str) -> float | None:
-    value = claims.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
-    try:
-        seconds = float(value)
-    except OverflowError:  # a number of hundreds of digits
-        seconds = math.inf
-    if not math.isfinite(seconds):  # 1e999 would never expire
-        raise AuthenticationError(f"the token's claim {name!r} is not a number of seconds")
-    return seconds
-
-
-def _no_number(text: str) -> NoReturn:
-    """Reject NaN and Infinity, because such an expiry time would never pass."""
-    raise ValueError(f"the token contains {text}, which is not a JSON number")
+        if self._settings.audience not in token_claims.audiences(claims, self._settings.audience_claim):
+            raise AuthenticationError(
+                "the token's audience is not the tokenAudience of the broker", "INVALID_AUDIENCES"
+            )
 
 
 def _secret_keys(content: bytes) -> list[_VerifyingKey]:

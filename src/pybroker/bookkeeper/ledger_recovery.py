@@ -3,7 +3,9 @@
 1. The state in the metadata changes from OPEN to IN_RECOVERY, so that the writer cannot change the ensemble any more.
 2. Bookies are fenced until no entry can be confirmed any more. Their last entries show up to which entry all are
    confirmed.
-3. Later entries are searched one by one. Each found entry is written back to its write set.
+3. Later entries are searched one by one, a few ahead, and twice as many after each that is found: mostly one entry or
+   none is found, and a broker that takes over many topics must not load the bookies with needless reads. Each found
+   entry is written back to its write set.
 4. The state in the metadata changes to CLOSED. Ensembles that changed during the recovery are stored with this change,
    not earlier.
 
@@ -43,6 +45,8 @@ from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
 
 _FENCED_READ = FENCE | HIGH_PRIORITY
+FIRST_READS = 2
+"""Entries that are searched at first: the last entry is mostly unconfirmed, and the one after it is missing."""
 
 
 class _Found(NamedTuple):
@@ -118,13 +122,15 @@ class LedgerRecovery:
         last, length_bytes = last_confirmed, None
         reading: deque[tuple[list[str], list[asyncio.Future[ReadResult]]]] = deque()
         next_entry_id = last_confirmed + 1
+        reads_ahead = min(FIRST_READS, self._options.max_concurrent_recovery_reads)
         while True:
-            while len(reading) < self._options.max_concurrent_recovery_reads:
+            while len(reading) < reads_ahead:
                 reading.append(self._begin_search(metadata, next_entry_id))
                 next_entry_id += 1
             found = await self._search(metadata, last + 1, *reading.popleft())
             if found is None:
                 break
+            reads_ahead = min(2 * reads_ahead, self._options.max_concurrent_recovery_reads)
             while writer.refusal() is not None and writer.error is None:
                 await writer.drained()
             if writer.error is not None:

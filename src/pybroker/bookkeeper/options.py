@@ -55,7 +55,7 @@ class BookKeeperOptions:
     max_concurrent_reads: int = 64
     """Maximum number of single-entry reads in flight of one read call."""
     max_concurrent_recovery_reads: int = 16
-    """Number of entries that a recovery reads ahead."""
+    """Maximum number of entries that a recovery reads ahead."""
     use_batch_reads: bool = True
     """bookkeeperEnableBatchRead. Only ledgers whose write quorum is their ensemble are read in batches."""
     max_batch_bytes: int = 4 * _MIB

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -19,11 +21,30 @@ from pybroker.bookkeeper.metadata_store import (
 )
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
-from pybroker.zookeeper import CreateMode, NodeEvent, SessionEvent, Watch, ZooKeeperClient, ZooKeeperError
+from pybroker.zookeeper import (
+    CreateMode,
+    CreateOp,
+    DeleteOp,
+    NodeEvent,
+    SessionEvent,
+    Stat,
+    Watch,
+    ZooKeeperClient,
+    ZooKeeperError,
+)
 from pybroker.zookeeper.errors import BadVersion, NodeExists, NoNode, NotEmpty
 
 _HIGH_ORDER_DIGITS = 10
 _READ_ONLY = "readonly"
+MAX_IDS_AT_ONCE = 100
+"""Ledger ids that are assigned with one request."""
+
+
+class _NewIds(NamedTuple):
+    """New ledger ids, and the nodes whose numbers they are."""
+
+    ids: list[int]
+    paths: list[str]
 
 
 class ZooKeeperLedgerMetadata(LedgerMetadataStore):
@@ -32,48 +53,73 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
     def __init__(self, client: ZooKeeperClient, root: str = "/ledgers") -> None:
         self._client = client
         self._root = root
+        self._assigning = asyncio.Lock()
+        self._ids: list[int] = []
+        """Of the last batch, for the calls that waited when it began."""
+        self._id_batches = 0
+        self._waiting_for_ids = 0
 
     async def new_ledger_id(self) -> int:
         """Return a new ledger id: the number of a sequential node, which is created and deleted again.
 
+        Calls that wait at the same time share the requests, because a broker that takes over many topics needs many ids
+        at once. The node of an id is never created before the call: the ids of a topic rise, and another broker may have
+        used later ones before.
+
         For ids from 2^31 on, the cluster has the node idgen-long. Its newest child has the high bits of the id and
         counts the low bits.
         """
+        batches_before = self._id_batches
+        created: _NewIds | None = None
+        self._waiting_for_ids += 1
         try:
-            if await self._client.exists(f"{self._root}/idgen-long") is None:
-                number = await self._next_number(f"{self._root}/idgen/ID-")
-                if 0 <= number < SHORT_IDS_END:
-                    return number
-                await self._create_counter(f"{self._root}/idgen-long/HOB-{1:0{_HIGH_ORDER_DIGITS}d}")
-            return await self._long_id()
+            async with self._assigning:
+                if not self._ids or self._id_batches == batches_before:
+                    self._id_batches += 1
+                    created = await self._new_ids(min(self._waiting_for_ids, MAX_IDS_AT_ONCE))
+                    self._ids = created.ids
+                ledger_id = self._ids.pop(0)
         except ZooKeeperError as error:
             raise MetadataUnknown(f"No ledger id could be assigned: {error}") from error
+        finally:
+            self._waiting_for_ids -= 1
+        if created is not None:
+            with suppress(ZooKeeperError):  # The nodes disappear with the session.
+                await self._client.multi([DeleteOp(path) for path in created.paths])
+        return ledger_id
 
-    async def _long_id(self) -> int:
+    async def _new_ids(self, count: int) -> _NewIds:
+        if await self._client.exists(f"{self._root}/idgen-long") is None:
+            found = await self._next_numbers(f"{self._root}/idgen/ID-", count)
+            if all(0 <= number < SHORT_IDS_END for number in found.ids):
+                return found
+            await self._create_counter(f"{self._root}/idgen-long/HOB-{1:0{_HIGH_ORDER_DIGITS}d}")
+        return await self._long_ids(count)
+
+    async def _long_ids(self, count: int) -> _NewIds:
+        parent = f"{self._root}/idgen-long"
         try:
-            parent = f"{self._root}/idgen-long"
             high = max(
                 (int(name[4:]) for name in await self._client.children(parent) if name.startswith("HOB-")), default=1
             )
-            while True:
-                low = await self._next_number(f"{parent}/HOB-{high:0{_HIGH_ORDER_DIGITS}d}/ID-")
-                if 0 <= low < SHORT_IDS_END:
-                    return high << 32 | low
-                high += 1
-        except (ZooKeeperError, ValueError) as error:
+        except ValueError as error:
             raise MetadataUnknown(f"No ledger id could be assigned: {error}") from error
+        while True:
+            low = await self._next_numbers(f"{parent}/HOB-{high:0{_HIGH_ORDER_DIGITS}d}/ID-", count)
+            if all(0 <= number < SHORT_IDS_END for number in low.ids):
+                return _NewIds([high << 32 | number for number in low.ids], low.paths)
+            high += 1
 
-    async def _next_number(self, prefix: str) -> int:
+    async def _next_numbers(self, prefix: str, count: int) -> _NewIds:
+        """Create sequential nodes, and return their numbers and paths."""
+        wanted = [CreateOp(prefix, b"", CreateMode.EPHEMERAL_SEQUENTIAL)] * count
         try:
-            path, _ = await self._client.create(prefix, b"", CreateMode.EPHEMERAL_SEQUENTIAL)
+            created = await self._client.multi(wanted)
         except NoNode:
             await self._create_counter(prefix.rpartition("/")[0])
-            path, _ = await self._client.create(prefix, b"", CreateMode.EPHEMERAL_SEQUENTIAL)
-        try:
-            await self._client.delete(path)
-        except ZooKeeperError:
-            pass  # It disappears with the session.
-        return int(path[len(prefix) :])
+            created = await self._client.multi(wanted)
+        paths = [each[0] for each in created if isinstance(each, tuple) and not isinstance(each, Stat)]
+        return _NewIds([int(path[len(prefix) :]) for path in paths], paths)
 
     async def _create_counter(self, path: str) -> None:
         """Create the counter node and its parents as persistent nodes: a deleted container would count from 0 again."""

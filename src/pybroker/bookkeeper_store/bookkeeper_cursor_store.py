@@ -109,7 +109,7 @@ class BookKeeperCursorStore(CursorStore):
         self._max_entries = max_entries
         self._tasks = TaskOwner("cursors")
         self._cursors: dict[str, _Cursor] = {}
-        self._plain = PlainRecordNodes(client, metadata, self._tasks)
+        self._plain = PlainRecordNodes(client, metadata, nodes, self._tasks)
 
     @property
     def needs_whole_states(self) -> bool:
@@ -203,7 +203,7 @@ class BookKeeperCursorStore(CursorStore):
         record = await _record(state)
         if node.keeps_state_in_document:
             node.put_state(record)
-            await node.save()
+            await node.record.save()
             return
         payload = await self._encoded(node, record, state)
         cursor.state_bytes = len(payload)
@@ -245,7 +245,7 @@ class BookKeeperCursorStore(CursorStore):
         before = node.ledger_id
         if self._naming.allows(cursor.ledger_created):
             node.put_ledger(ledger.ledger_id, record)
-            await node.save()
+            await node.record.save()
         if not self._naming.allows(cursor.ledger_created):
             logs.warning(
                 "ledger.named_too_late", managed_ledger=node.owner, cursor=node.name, ledger_id=ledger.ledger_id
@@ -302,7 +302,7 @@ class BookKeeperCursorStore(CursorStore):
             return
         before = cursor.ledger_ids
         node.put_state(record)
-        await node.save()
+        await node.record.save()
         await self._delete_ledgers(before)
 
     async def _delete_ledgers(self, ledger_ids: set[int]) -> None:

@@ -14,8 +14,7 @@ Its mark-delete position is in the extras of the managed ledger.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from pybroker.bookkeeper_store.cursor_documents import (
@@ -37,15 +36,26 @@ COMPACTION_CURSOR = "__compaction"
 COMPACTED_LEDGER = "CompactedTopicLedger"
 
 
+class OwnedRecord(Protocol):
+    """The documents of the managed ledger that owns a cursor."""
+
+    async def save(self) -> None:
+        """Store the changed documents, among them those of cursors. Raises StoreError."""
+
+    async def put_beside(self, path: str, value: bytes, expected_version: int) -> None:
+        """Store another document in a transaction that succeeds only for the owner of the managed ledger.
+
+        Raises LedgerFenced if this broker is not the owner any more, and other StoreErrors.
+        """
+
+
 class CursorNode:
     """The document of a cursor of the managed ledger at `owner`, which owns it."""
 
-    def __init__(
-        self, owner: str, name: str, found: ManagedCursorInfo | None, save: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, owner: str, name: str, found: ManagedCursorInfo | None, record: OwnedRecord) -> None:
         self.owner = owner
         self.name = name
-        self.save = save
+        self.record = record
         self.is_deleted = False
         """Whether the document was deleted, so that no document lists the cursor ledger any more."""
         self._info = ManagedCursorInfo(cursors_ledger_id=STATE_IN_DOCUMENT) if found is None else found

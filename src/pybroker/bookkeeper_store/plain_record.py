@@ -3,6 +3,9 @@
 The document /pybroker/records/ID contains the id of a ledger with the record's parts, oldest first. A part is divided into entries:
 the first byte of an entry tells whether more entries of the part follow.
 
+Only the owner of the cursor's managed ledger can change the document: it is stored together with a check of the managed
+ledger's version. A broker that has lost a topic without noticing would otherwise replace the snapshot of the next owner.
+
 Failure: a part of which the last entry is missing was not reported as durable, and is ignored. After a failed write, the
 owner's snapshot begins a new ledger.
 """
@@ -14,9 +17,10 @@ import json
 from urllib.parse import quote
 
 from pybroker.bookkeeper import BookKeeperClient
+from pybroker.bookkeeper_store.cursor_node import CursorNodes
 from pybroker.bookkeeper_store.ledger_custom import record_metadata
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, read_all
-from pybroker.errors import BadVersionError, NoSuchLedger, StoreError
+from pybroker.errors import BadVersionError, LedgerFenced, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorDone, CursorOwner
 from pybroker.managed_ledger.info.managed_ledger_info import delayed_record_id
 from pybroker.metadata.metadata_store import NOT_EXISTING, MetadataStore, Versioned
@@ -49,9 +53,10 @@ class PlainRecord:
 class PlainRecordNodes:
     """The records of this kind of one broker, by record id."""
 
-    def __init__(self, client: BookKeeperClient, metadata: MetadataStore, tasks: TaskOwner) -> None:
+    def __init__(self, client: BookKeeperClient, metadata: MetadataStore, nodes: CursorNodes, tasks: TaskOwner) -> None:
         self._client = client
         self._metadata = metadata
+        self._nodes = nodes
         self._tasks = tasks
         self._records: dict[str, PlainRecord] = {}
 
@@ -91,6 +96,9 @@ class PlainRecordNodes:
         if ledger is not None and ledger.entry_count < MAX_LEDGER_ENTRIES and ledger.size_bytes < MAX_LEDGER_BYTES:
             await _add(ledger, parts)
             return
+        node = self._nodes.get(record.record_id.removesuffix(delayed_record_id("")))
+        if node is None:
+            raise StoreError(f"the record {record.record_id} cannot be written, because its managed ledger is closed")
         before = await self._metadata.get(_path(record.record_id))
         if record.owner is not None:
             parts = [record.owner.snapshot()]  # contains all parts
@@ -99,7 +107,12 @@ class PlainRecordNodes:
         ledger = await StateLedger.create(self._client, record_metadata(record.record_id))
         await _add(ledger, parts)
         value = json.dumps({"ledger": ledger.ledger_id}).encode()
-        await self._metadata.put(_path(record.record_id), value, NOT_EXISTING if before is None else before.version)
+        version = NOT_EXISTING if before is None else before.version
+        try:
+            await node.record.put_beside(_path(record.record_id), value, version)
+        except LedgerFenced:
+            await delete_ledger(self._client, ledger.ledger_id)
+            raise
         record.ledger = ledger
         if before is not None:
             await delete_ledger(self._client, _ledger_id(before))

@@ -17,6 +17,7 @@ object has not tried to write comes from another owner.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -164,9 +165,17 @@ class PulsarRecord(InfoRecord):
     async def load(self) -> tuple[ManagedLedgerInfo | None, int]:
         """Return the info, and the size of its documents in bytes. Raises StoreError."""
         await self._metadata.sync()  # another owner's last change must not be missed
-        names = await self._metadata.children(self._document)
-        paths = [self._document, self._extras, *(f"{self._document}/{name}" for name in names)]
-        values = await self._metadata.values_of(paths)
+        paths = [self._document, self._extras]
+        try:
+            async with asyncio.TaskGroup() as group:
+                listing = group.create_task(self._metadata.children(self._document))
+                reading = group.create_task(self._metadata.values_of(paths))
+        except* StoreError as failures:
+            raise failures.exceptions[0] from failures
+        names, values = listing.result(), reading.result()
+        if names:
+            cursor_paths = [f"{self._document}/{name}" for name in names]
+            paths, values = paths + cursor_paths, values + await self._metadata.values_of(cursor_paths)
         for path, found in zip(paths, values, strict=True):
             if found is not None:
                 self._nodes[path] = _Node(found.version, digest(found.value))
@@ -188,7 +197,7 @@ class PulsarRecord(InfoRecord):
         cursors: dict[str, CursorInfo] = {}
         for name, found_cursor in found_cursors.items():
             cursor_id = records.get(name) or f"{self.path}/{quote(name, safe='')}#{last_id}.0"
-            node = CursorNode(self.path, name, found_cursor, self.save)
+            node = CursorNode(self.path, name, found_cursor, self)
             if node.keeps_state_in_document and node.ledger_id != STATE_IN_DOCUMENT:
                 await self._move_state(node)
             self._cursors[cursor_id] = self._all_cursors[cursor_id] = node
@@ -274,6 +283,24 @@ class PulsarRecord(InfoRecord):
             "during each attempt. Try again"
         )
 
+    async def put_beside(self, path: str, value: bytes, expected_version: int) -> None:
+        """Store another document in a transaction that succeeds only for the owner of this managed ledger.
+
+        Raises LedgerFenced if this broker is not the owner any more, and other StoreErrors.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                await self._metadata.change_together(
+                    [Check(self._document, self.version), Put(path, value, expected_version)]
+                )
+            except BadVersionError:
+                # Another owner has changed this managed ledger, or a change of this owner was stored meanwhile.
+                await self._metadata.sync()
+                await self._find_out()
+            else:
+                return
+        raise StoreError(f"{path} could not be stored, because {self.path} was changed during each attempt. Try again")
+
     async def delete(self) -> None:
         changes: list[Change] = [
             Delete(path, node.version) for path, node in self._nodes.items() if node.version != NOT_EXISTING
@@ -294,7 +321,7 @@ class PulsarRecord(InfoRecord):
         for name, cursor in info.cursors.items():
             node = self._cursors.get(cursor.id)
             if node is None:
-                node = CursorNode(self.path, name, None, self.save)
+                node = CursorNode(self.path, name, None, self)
                 self._cursors[cursor.id] = self._all_cursors[cursor.id] = node
             encoded = node.encode(cursor, info.compacted, now_ms)
             if node.is_hidden:

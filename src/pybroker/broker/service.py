@@ -23,7 +23,7 @@ from pybroker.broker.context.read_leases import ReadLeases
 from pybroker.broker.context.waiting_requests import WaitingRequests
 from pybroker.broker.entry_filters import AvailableFilters
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
-from pybroker.broker.lifecycle.bundle_handover import HANDOVER_SHARE, BundleHandover
+from pybroker.broker.lifecycle.bundle_handover import BundleHandover
 from pybroker.broker.lifecycle.change_locks import ChangeLocks
 from pybroker.broker.lifecycle.cluster_lookups import ClusterLookups, LookupAnswer
 from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
@@ -308,7 +308,7 @@ class BrokerService:
         ownership = BundleOwnership(self.metadata_store, self.resources, registry, closing, self.runtime.random)
         self.ownership = self.broker_context.ownership = ownership
         probes = BrokerProbes(self.runtime.clock, self.broker_context.tasks)
-        self.cluster_lookups = ClusterLookups(ownership, self.presence, probes, self.runtime.clock)
+        self.cluster_lookups = ClusterLookups(self.runtime, ownership, self.presence, probes)
         self.broker_context.elsewhere = OwnersTopics(ownership, others)
         self.broker_context.pumps.may_dispatch = ownership.holds_session
         self.transactions.ownership = ownership
@@ -327,7 +327,7 @@ class BrokerService:
         await self._health.run()
 
     async def hand_over(self) -> None:
-        """Give all bundles to other brokers of the cluster before the broker stops, within `HANDOVER_SHARE` of
+        """Give all bundles to other brokers of the cluster before the broker stops, within `bundleHandoverPercentage` of
         `brokerShutdownTimeoutMs`. `close` releases the rest. Without the metadata store, this does nothing.
         """
         if self.ownership is None or self.other_brokers is None:
@@ -335,8 +335,10 @@ class BrokerService:
         if self.metadata_store.session_state is not SessionState.CONNECTED:
             return
         handover = BundleHandover(self.runtime, self.ownership, self.other_brokers, self.handovers_per_s)
+        config = self.runtime.config
+        timeout_ms = config.bundle_handover_percentage / 100 * config.broker_shutdown_timeout_ms
         try:
-            async with asyncio.timeout(HANDOVER_SHARE * self.runtime.config.broker_shutdown_timeout_ms / 1000):
+            async with asyncio.timeout(timeout_ms / 1000):
                 await handover.run()
         except TimeoutError:
             logs.warning("bundles.handover_timed_out", remaining=len(self.ownership.shared_bundles()))
@@ -359,6 +361,7 @@ class BrokerService:
         if self.cache_refresher is not None:
             await self.cache_refresher.close()
         await self.transactions.close()
+        await self.authentication.close()
         if self._policy_changes.system_topic_policies is not None:
             await self._policy_changes.system_topic_policies.close()
         if self.ownership is not None:

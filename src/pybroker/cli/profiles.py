@@ -25,6 +25,7 @@ TEXTS = (
 )
 PATHS = (
     "token_file",
+    "oauth2_file",
     "basic_password_file",
     "tls_trust_certs_file",
     "tls_certificate_file",

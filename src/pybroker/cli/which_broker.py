@@ -20,13 +20,14 @@ from urllib.parse import urlsplit
 from pybroker.cli.exit_codes import WrongUsage
 from pybroker.cli.parsed_arguments import seconds
 from pybroker.cli.profiles import Profiles, profiles_path, read_profiles
-from pybroker.client.access import Access, AccessRefused, Secret
+from pybroker.client.access import Access, AccessRefused, OAuth2, Secret, oauth2_of
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 _ENVIRONMENT = {
     "url": "PULSAR_ADMIN_URL",
     "service_url": "PULSAR_SERVICE_URL",
     "token_file": "PULSAR_TOKEN_FILE",
+    "oauth2_file": "PULSAR_OAUTH2_FILE",
     "listener_name": "PULSAR_LISTENER_NAME",
     "basic_user": "PULSAR_BASIC_USER",
     "basic_password_file": "PULSAR_BASIC_PASSWORD_FILE",
@@ -38,7 +39,8 @@ _SECRETS_IN_ENVIRONMENT = {"token_env": "PULSAR_TOKEN", "basic_password_env": "P
 _OF_OPTIONS = (*_ENVIRONMENT, "tls_allow_insecure")
 _TOKEN = ("token", "token_file", "token_env")
 _PASSWORD = ("basic_password", "basic_password_file", "basic_password_env")
-_CREDENTIALS = (*_TOKEN, *_PASSWORD, "basic_user")
+_OAUTH2 = ("oauth2_file", "oauth2_params")
+_CREDENTIALS = (*_TOKEN, *_OAUTH2, *_PASSWORD, "basic_user")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = Fal
     group.add_argument(
         "--token-file", metavar="FILE", help="file with a token (PULSAR_TOKEN_FILE, or the token in PULSAR_TOKEN)"
     )
+    group.add_argument(
+        "--oauth2-file",
+        metavar="FILE",
+        help="JSON file with issuerUrl, privateKey, audience and scope of an identity provider (PULSAR_OAUTH2_FILE)",
+    )
     group.add_argument("--basic-user", metavar="USER", help="user of basic authentication (PULSAR_BASIC_USER)")
     group.add_argument(
         "--basic-password-file",
@@ -132,6 +139,7 @@ def broker_of(
             service_url=_checked_url("service_url", values, ("pulsar", "pulsar+ssl")) or "",
             admin_url=_checked_url("url", values, ("http", "https")),
             token=_secret(values, *_TOKEN),
+            oauth2=_oauth2(values),
             basic_user=_text(values, "basic_user"),
             basic_password=_secret(values, *_PASSWORD),
             tls_certificate_file=_text(values, "tls_certificate_file"),
@@ -269,6 +277,13 @@ def _secret(values: Mapping[str, str | bool], text: str, file: str, variable: st
     if found[0] == text:
         return Secret(text=value)
     return Secret(in_file=value) if found[0] == file else Secret(in_environment=value)
+
+
+def _oauth2(values: Mapping[str, str | bool]) -> OAuth2 | None:
+    file, parameters = _text(values, "oauth2_file"), _text(values, "oauth2_params")
+    if file is not None:
+        parameters = Secret(in_file=file).reveal()
+    return None if parameters is None else oauth2_of(parameters)
 
 
 def _text(values: Mapping[str, str | bool], key: str) -> str | None:

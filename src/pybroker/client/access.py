@@ -1,61 +1,17 @@
 """Address and credentials of a broker, for each process that connects to it.
 
-No secret appears in a `repr`, an error, or a Spark plan. A `Secret` with a file or an environment variable is not sent
-to other processes either.
+No secret appears in a `repr`, an error, or a Spark plan.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-MAX_SECRET_BYTES = 64 * 1024
-"""Prevents sending the content of a wrong file, such as a log, to a broker."""
+from pybroker.client.oauth2 import OAuth2, oauth2_of
+from pybroker.client.secret import AccessRefused, Secret
 
-
-class AccessRefused(ValueError):
-    """A secret cannot be read, or settings contradict each other. The text names the setting and contains no secret."""
-
-
-@dataclass(frozen=True)
-class Secret:
-    """A secret text, or the file or environment variable that contains it. Exactly one of the three is set.
-
-    `in_file` and `in_environment` are read at each use, in the process that needs the secret.
-    """
-
-    text: str | None = field(default=None, repr=False)
-    in_file: str | None = None
-    in_environment: str | None = None
-
-    def reveal(self) -> str:
-        """Return the secret without surrounding white space. Raises AccessRefused."""
-        if self.text is not None:
-            return self.text
-        if self.in_environment is not None:
-            value = os.environ.get(self.in_environment)
-            if not value:
-                raise AccessRefused(
-                    f"the environment variable {self.in_environment} is not set in this process: "
-                    "set it on the driver and on every executor"
-                )
-            return value.strip()
-        assert self.in_file is not None
-        try:
-            with Path(self.in_file).open("rb") as file:
-                content = file.read(MAX_SECRET_BYTES + 1)
-        except OSError as error:
-            raise AccessRefused(
-                f"the secret's file {self.in_file} cannot be read: {error.strerror}; the file must exist "
-                "on the driver and on every executor"
-            ) from error
-        if not content.strip() or len(content) > MAX_SECRET_BYTES:
-            raise AccessRefused(
-                f"the file {self.in_file} of a secret is empty, or larger than {MAX_SECRET_BYTES} bytes"
-            )
-        return content.decode("utf-8", "replace").strip()  # the broker checks its validity
+__all__ = ["Access", "AccessRefused", "OAuth2", "Secret", "oauth2_of"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +25,8 @@ class Access:
     admin_url: str | None = None
     """`http://host:port` or `https://host:port` of the REST API."""
     token: Secret | None = None
+    oauth2: OAuth2 | None = None
+    """Client credentials, with which tokens are requested from an identity provider."""
     basic_user: str | None = None
     basic_password: Secret | None = None
     tls_certificate_file: str | None = None
@@ -85,8 +43,8 @@ class Access:
     """Time limit of one response."""
 
     def __post_init__(self) -> None:
-        if self.token is not None and self.basic_user is not None:
-            raise AccessRefused("a token and a user with password exclude each other: remove one of them")
+        if sum(each is not None for each in (self.token, self.oauth2, self.basic_user)) > 1:
+            raise AccessRefused("a token, OAuth 2.0, and a user with password exclude each other: keep one of them")
         if (self.basic_user is None) != (self.basic_password is None):
             raise AccessRefused("basic authentication needs userId and password")
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
@@ -95,16 +53,22 @@ class Access:
     @property
     def method(self) -> str:
         """Name of the authentication method: `token`, `basic`, `tls` or `none`."""
-        if self.token is not None:
+        if self.token is not None or self.oauth2 is not None:
             return "token"
         if self.basic_user is not None:
             return "basic"
         return "tls" if self.tls_certificate_file is not None else "none"
 
     def auth_data(self) -> bytes:
-        """Return the authentication data of CONNECT; the secret is read at each call. Raises AccessRefused."""
+        """Return the authentication data of CONNECT; the secret is read at each call. With OAuth 2.0, the call may wait
+        for the identity provider. Raises AccessRefused, and ClientError if the identity provider cannot be reached.
+        """
         if self.token is not None:
             return self.token.reveal().encode()
+        if self.oauth2 is not None:
+            from pybroker.client.oauth2_tokens import access_token  # noqa: PLC0415  (HTTP: only its users wait for it)
+
+            return access_token(self.oauth2, self.tls_trust_certs_file, self.connection_timeout_s).encode()
         if self.basic_user is not None:
             assert self.basic_password is not None
             return f"{self.basic_user}:{self.basic_password.reveal()}".encode()
@@ -115,17 +79,22 @@ def access_by_parameters(
     service_url: str, admin_url: str | None, auth_parameters: str, tls_trust_certs_file: str | None
 ) -> Access:
     """Return an `Access`; the form of `auth_parameters` selects the authentication method. JSON with `userId` means
-    basic, other non-empty text is a token in a form of `token_secret`, empty text means none. Raises AccessRefused.
+    basic, JSON with `issuerUrl` OAuth 2.0, other non-empty text is a token in a form of `token_secret`, empty text means
+    none. Raises AccessRefused.
     """
-    token = user = password = None
-    if auth_parameters.lstrip().startswith("{") and "userId" in _json_parameters(auth_parameters):
+    token = user = password = oauth2 = None
+    values = _json_parameters(auth_parameters) if auth_parameters.lstrip().startswith("{") else {}
+    if "userId" in values:
         user, password = basic_secret(auth_parameters)
+    elif "issuerUrl" in values or "issuer_url" in values:
+        oauth2 = oauth2_of(auth_parameters)
     elif auth_parameters:
         token = token_secret(auth_parameters)
     return Access(
         service_url,
         admin_url or None,
         token=token,
+        oauth2=oauth2,
         basic_user=user,
         basic_password=password,
         tls_trust_certs_file=tls_trust_certs_file or None,

@@ -38,19 +38,13 @@ _WITH_REQUEST_ID = frozenset(
     for number, field in Command.DESCRIPTOR.fields_by_number.items()
     if field.message_type is not None and "request_id" in field.message_type.fields_by_name
 )
-_WITH_ERROR = frozenset(
-    {
-        Command.ACK_RESPONSE,
-        Command.TC_CLIENT_CONNECT_RESPONSE,
-        Command.NEW_TXN_RESPONSE,
-        Command.ADD_PARTITION_TO_TXN_RESPONSE,
-        Command.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
-        Command.END_TXN_RESPONSE,
-        Command.END_TXN_ON_PARTITION_RESPONSE,
-        Command.END_TXN_ON_SUBSCRIPTION_RESPONSE,
-    }
-)
-"""Responses with a field `error`."""
+_ERROR_FIELDS = {
+    number: (field.name, code, text)
+    for number, field in Command.DESCRIPTOR.fields_by_number.items()
+    for code, text in (("error", "message"), ("error_code", "error_message"))
+    if field.message_type is not None and {"request_id", code, text}.issubset(field.message_type.fields_by_name)
+}
+"""The responses that can be a refusal, with the names of their fields for the error and its text."""
 _UNASKED = frozenset({Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER})
 
 
@@ -341,15 +335,26 @@ class Connection(asyncio.Protocol):
                 )
 
     def _answer_challenge(self) -> None:
+        """Send the current credentials, because the previous ones expire. Reads them in a thread, because they may come
+        from an identity provider.
+        """
+        reading = asyncio.get_running_loop().run_in_executor(None, self._access.auth_data)
+        reading.add_done_callback(self._send_credentials)
+
+    def _send_credentials(self, reading: asyncio.Future[bytes]) -> None:
+        if reading.cancelled():
+            return
+        error = reading.exception()
+        if self.failure is not None:
+            return
+        if error is not None:
+            self.abort(f"the broker requested new credentials, and reading them failed: {error}")
+            return
         command = Command(type=Command.AUTH_RESPONSE)
         command.authResponse.client_version = CLIENT_VERSION
         command.authResponse.protocol_version = PROTOCOL_VERSION
         command.authResponse.response.auth_method_name = self._access.method
-        try:
-            command.authResponse.response.auth_data = self._access.auth_data()
-        except ValueError as error:
-            self.abort(f"the broker requested new credentials, and reading them failed: {error}")
-            return
+        command.authResponse.response.auth_data = reading.result()
         self.write(frame(command))
 
     def _look_alive(self) -> None:
@@ -366,8 +371,6 @@ class Connection(asyncio.Protocol):
 
 def _raise_refusal(answer: pb.BaseCommand) -> None:
     kind = answer.type
-    if kind == Command.ERROR:
-        raise refusal(answer.error.error, answer.error.message)
     if kind == Command.LOOKUP_RESPONSE:
         lookup = answer.lookupTopicResponse
         if lookup.response == pb.CommandLookupTopicResponse.Failed:
@@ -376,11 +379,8 @@ def _raise_refusal(answer: pb.BaseCommand) -> None:
         partitions = answer.partitionMetadataResponse
         if partitions.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
             raise refusal(partitions.error, partitions.message)
-    elif kind == Command.GET_SCHEMA_RESPONSE and answer.getSchemaResponse.HasField("error_code"):
-        raise refusal(answer.getSchemaResponse.error_code, answer.getSchemaResponse.error_message)
-    elif kind == Command.GET_OR_CREATE_SCHEMA_RESPONSE and answer.getOrCreateSchemaResponse.HasField("error_code"):
-        raise refusal(answer.getOrCreateSchemaResponse.error_code, answer.getOrCreateSchemaResponse.error_message)
-    elif kind in _WITH_ERROR:
-        response = getattr(answer, _FIELD_OF_TYPE[kind])
-        if response.HasField("error"):
-            raise refusal(response.error, response.message)
+    elif kind in _ERROR_FIELDS:
+        name, code, text = _ERROR_FIELDS[kind]
+        response = getattr(answer, name)
+        if response.HasField(code):
+            raise refusal(getattr(response, code), getattr(response, text))

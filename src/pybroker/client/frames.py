@@ -119,7 +119,10 @@ def command_and_rest(data: bytes, start: int, end: int) -> tuple[pb.BaseCommand,
 def _command_end(data: bytes, start: int, end: int) -> int:
     size = int.from_bytes(data[start : start + 4], "big")
     if start + 4 + size > end:
-        raise ProtocolViolation(f"the peer sent a frame of {end - start} bytes with a command of {size} bytes")
+        raise ProtocolViolation(
+            f"the peer sent an invalid frame: its command ({size} bytes) does not fit into the frame ({end - start} bytes). "
+            "Is the address that of a Pulsar broker?"
+        )
     return start + 4 + size
 
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from pybroker.client.access import Access, AccessRefused, Secret, basic_secret, tls_files, token_secret
+from pybroker.client.access import (
+    Access,
+    AccessRefused,
+    OAuth2,
+    Secret,
+    basic_secret,
+    oauth2_of,
+    tls_files,
+    token_secret,
+)
 from pybroker.cluster.advertised_addresses import LookupResult
 from pybroker.config import BrokerConfig
 
@@ -23,6 +32,7 @@ def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Acces
         )
     parameters = config.broker_client_authentication_parameters
     token: Secret | None = None
+    oauth2: OAuth2 | None = None
     user: str | None = None
     password: Secret | None = None
     certificate: str | None = None
@@ -33,14 +43,16 @@ def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Acces
                 pass
             case "AuthenticationToken" | "token":
                 token = token_secret(parameters)
+            case "AuthenticationOAuth2" | "oauth2":
+                oauth2 = oauth2_of(parameters)
             case "AuthenticationBasic" | "basic":
                 user, password = basic_secret(parameters)
             case "AuthenticationTls" | "tls":
                 certificate, key = tls_files(parameters)
             case _:
                 raise AccessRefused(
-                    "brokerClientAuthenticationPlugin must be AuthenticationToken, AuthenticationBasic or AuthenticationTls, "
-                    f"not {config.broker_client_authentication_plugin!r}"
+                    "brokerClientAuthenticationPlugin must be AuthenticationToken, AuthenticationOAuth2, AuthenticationBasic or "
+                    f"AuthenticationTls, not {config.broker_client_authentication_plugin!r}"
                 )
     except AccessRefused as error:
         raise AccessRefused(
@@ -49,6 +61,7 @@ def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Acces
     return Access(
         url,
         token=token,
+        oauth2=oauth2,
         basic_user=user,
         basic_password=password,
         tls_certificate_file=certificate,

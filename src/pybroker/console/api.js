@@ -23,6 +23,12 @@ export function signIn(scheme, secret, isKept) {
   authorization = `${scheme} ${text}`;
   if (isKept) sessionStorage.setItem(KEPT, authorization);
   else sessionStorage.removeItem(KEPT);
+  dispatchEvent(new Event("signed-in"));
+}
+
+/** Return whether the credentials stay in this tab's sessionStorage. */
+export function isKept() {
+  return sessionStorage.getItem(KEPT) !== null;
 }
 
 /** Returns assignments that run a shell command as the signed-in user, with a variable instead of the secret. */
@@ -124,6 +130,7 @@ export async function watch(path, on, signal) {
     const left = () => stop.abort();
     const hide = () => { if (document.hidden) stop.abort(); };
     document.addEventListener("visibilitychange", hide);
+    addEventListener("signed-in", left); // go on with the new credentials
     signal.addEventListener("abort", left);
     try {
       const response = await accepted("GET", path, { signal: stop.signal, accept: "text/event-stream" });
@@ -136,6 +143,7 @@ export async function watch(path, on, signal) {
       if (error instanceof ApiError && [401, 403, 404, 406].includes(error.status)) return;
     } finally {
       document.removeEventListener("visibilitychange", hide);
+      removeEventListener("signed-in", left);
       signal.removeEventListener("abort", left);
     }
     await pause(wait + Math.random() * 500, signal);
@@ -170,6 +178,7 @@ async function events(reader, on) {
       if (name === "end") return data.reason;
       if (name === "begin") on.begin(data.fields, data.intervalMs);
       if (name === "points") on.points(data);
+      if (name === "challenge") dispatchEvent(new CustomEvent("credentials-expire", { detail: data.expiresAt }));
     }
   }
 }

@@ -1,7 +1,7 @@
 // The frame of all pages: routing, the user's credentials, and colours. A page is a function that fills `main`.
 
-import { ApiError, getOrNull, isSignedIn, signIn, signOut, topicPath } from "/console/api.js";
-import { closeDialogs, field, h, replace, say, trouble } from "/console/dom.js";
+import { ApiError, getOrNull, isKept, isSignedIn, signIn, signOut, topicPath } from "/console/api.js";
+import { closeDialogs, field, h, openDialog, replace, say, trouble } from "/console/dom.js";
 import { brokerPage } from "/console/broker.js";
 import { clusterPage } from "/console/cluster.js";
 import { docsPage } from "/console/docs.js";
@@ -87,29 +87,49 @@ async function show() {
   }
 }
 
-function askForCredentials() {
-  const wrong = isSignedIn();
+/** The form for credentials. `done` is called when they have been stored. */
+function signInForm(isKeeping, done, ...introduction) {
   const token = h("textarea", { name: "token", rows: 4, autocomplete: "off", spellcheck: "false", autofocus: true });
   const user = h("input", { name: "user", autocomplete: "off" });
   const password = h("input", { name: "password", type: "password", autocomplete: "off" });
   const keep = h("input", { type: "checkbox", name: "keep" });
-  const form = h("form", { class: "sign-in", onsubmit: (event) => {
+  keep.checked = isKeeping;
+  return h("form", { class: "sign-in", onsubmit: (event) => {
     event.preventDefault();
     if (token.value.trim()) signIn("Bearer", token.value, keep.checked);
     else signIn("Basic", `${user.value}:${password.value}`, keep.checked);
-    show();
+    done();
   } },
-  h("h1", {}, "Sign in"),
-  h("p", {}, "This broker requires authentication. Your credentials are sent in the Authorization header and are lost when you leave this page."),
-  wrong && h("p", { class: "trouble", role: "alert" }, "The broker does not accept these credentials; they may have expired."),
+  introduction,
   field("Token", token),
   h("p", { class: "or" }, "or"),
   field("User", user), field("Password", password),
   h("label", { class: "check" }, keep, " store them until this tab is closed"),
   h("button", { type: "submit" }, "Sign in"));
+}
+
+function askForCredentials() {
+  const form = signInForm(false, show,
+    h("h1", {}, "Sign in"),
+    h("p", {}, "This broker requires authentication. Your credentials are sent in the Authorization header and are lost when you leave this page."),
+    isSignedIn() && h("p", { class: "trouble", role: "alert" }, "The broker does not accept these credentials; they may have expired."));
   signOut();
   replace(main, form);
-  token.focus();
+  form.querySelector("textarea").focus();
+}
+
+/** Offer to renew credentials that expire at `expiry` (Unix milliseconds), without leaving the page. */
+function offerRenewal(expiry) {
+  document.getElementById("renewal")?.remove();
+  if (!isSignedIn()) return; // a client certificate
+  const renew = () => {
+    const dialog = openDialog("Sign in again", signInForm(isKept(), () => dialog.close()),
+      h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"));
+  };
+  const notice = h("p", { class: "notice", role: "alert", id: "renewal" },
+    `Your credentials expire at ${new Date(expiry).toLocaleTimeString()}. `,
+    h("button", { type: "button", onclick: renew }, "Sign in again"));
+  main.before(notice);
 }
 
 function setTheme(theme) {
@@ -134,5 +154,7 @@ document.getElementById("sign-out").addEventListener("click", () => { signOut();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(localStorage.getItem(THEME)));
 setTheme(localStorage.getItem(THEME));
 addEventListener("unknown-caller", () => show());
+addEventListener("credentials-expire", (event) => offerRenewal(event.detail));
+addEventListener("signed-in", () => document.getElementById("renewal")?.remove());
 addEventListener("hashchange", () => { show().then(() => { scrollTo(0, 0); main.focus({ preventScroll: true }); }); });
 show();

@@ -341,7 +341,8 @@ class Faults:
         return bool(self._receipts)
 
     def seconds_each(self, topic: str, subscription: str, line: Line) -> float:
-        """Return the seconds between two entries of a consumer; 0 without a fault."""
+        """Return the injected delay, in seconds, between two deliveries to a consumer; 0 without a fault. `line`: the
+        connection of the consumer's client."""
         if not self._slow:
             return 0
         found = [

@@ -73,6 +73,7 @@ def connection_values(settings: LakeSettings) -> dict[str, str]:
         "service_url": settings.service_url,
         "tls_trust_certs_file": settings.tls_trust_certs_file,
         "basic_user": access.basic_user,
+        "oauth2_params": settings.auth_params if access.oauth2 is not None else None,
     }
     for key, secret in (("token", access.token), ("basic_password", access.basic_password)):
         if secret is not None:

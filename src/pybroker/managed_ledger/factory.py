@@ -12,7 +12,7 @@ from pybroker.errors import BadVersionError, LedgerFenced, MetadataUnavailable, 
 from pybroker.ledgers.cursor_store import CursorStore
 from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerSummary
 from pybroker.managed_ledger.cursor_state import CursorState
-from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords
+from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords, LoadedInfo
 from pybroker.managed_ledger.info.json_records import JsonRecords
 from pybroker.managed_ledger.info.managed_ledger_info import (
     FORMAT_VERSION,
@@ -76,23 +76,34 @@ class ManagedLedgerFactory:
 
         Nothing is trimmed before its `retention` is set.
         """
+        managed = await self._open_or_none(path, may_create=True)
+        assert managed is not None, "it is created"
+        return managed
+
+    async def open_existing(self, path: str) -> ManagedLedger | None:
+        """As `open`, but return None if the managed ledger does not exist."""
+        return await self._open_or_none(path, may_create=False)
+
+    async def _open_or_none(self, path: str, *, may_create: bool) -> ManagedLedger | None:
         assert path not in self._open, f"{path} is open already"
         room = Holding(self.resources.memory, self.resources.memory.documents)
         try:
             await room.wait(path.rpartition("/")[0], LEAST_DOCUMENT_BYTES)  # namespaces share memory by fair queuing
-            return await self._open_in(room, path)
+            found = await self.records.load(path)
+            if not may_create and (found.info is None or found.info.deleted):
+                return None
+            return await self._open_in(room, path, found)
         finally:
             room.close()
 
-    async def _open_in(self, room: Holding, path: str) -> ManagedLedger:
-        found = await self.records.load(path)
+    async def _open_in(self, room: Holding, path: str, found: LoadedInfo) -> ManagedLedger:
         document_bytes = READ_DOCUMENT_FACTOR * found.size_bytes
         room.count(document_bytes)
         if found.info is not None and found.info.deleted:
             await self._delete_stored(found.info, found.record)
             found = await self.records.load(path)
         if found.info is None:
-            managed = await self._make(StoredInfo(found.record, LedgerList()), None)
+            managed = await self._make(StoredInfo(found.record, LedgerList()))
         else:
             managed = await self._restore(found.info, found.record)
         document = managed.document
@@ -117,8 +128,6 @@ class ManagedLedgerFactory:
         """Delete the new empty ledger of a take-over that certainly failed, unless the stored list contains it."""
         try:
             info = (await self.records.load(managed.name)).info
-            if info is None or managed.current_ledger_id not in named_ledger_ids(info):
-                await self.store.delete_ledger(managed.current_ledger_id)
         except StoreError as error:
             logs.warning(
                 "ledger.delete_failed",
@@ -126,6 +135,9 @@ class ManagedLedgerFactory:
                 ledger_id=managed.current_ledger_id,
                 error=str(error),
             )
+            return
+        if info is None or managed.current_ledger_id not in named_ledger_ids(info):
+            await self._delete_unused(managed.name, managed.current_ledger_id)
 
     async def create(self, path: str, properties: Mapping[str, str]) -> bool:
         """Create an empty managed ledger durably, without opening it. Return False if it exists already. No other task
@@ -148,10 +160,10 @@ class ManagedLedgerFactory:
         await managed.close()
         return True
 
-    async def _make(self, document: StoredInfo, info: ManagedLedgerInfo | None) -> ManagedLedger:
+    async def _make(self, document: StoredInfo) -> ManagedLedger:
         ledger_id = await self.store.create_ledger(LedgerPurpose.ENTRIES, document.path)
         document.ledgers.add_ledger(ledger_id)
-        return self._managed(document, info, ledger_id)
+        return self._managed(document, None, ledger_id)
 
     def _managed(self, document: StoredInfo, info: ManagedLedgerInfo | None, ledger_id: int) -> ManagedLedger:
         # A position before the first known ledger belongs to an earlier topic of that name.
@@ -166,15 +178,50 @@ class ManagedLedgerFactory:
         now_ms = self.clock.wall_ms()
         ledgers = LedgerList.decode(bytes(info.ledgers), now_ms)
         document = StoredInfo(record, ledgers)
-        for ledger_id in ledgers.open_ledger_ids():
-            # An earlier run did not close it, so its present entries are final.
-            ledgers.close_ledger(await self._recover(record.path, ledger_id), now_ms)
         if info.terminated:
+            await self._close_ledgers(record.path, ledgers, now_ms)
             managed = self._managed(document, info, ledgers.last_position.ledger_id)
         else:
-            managed = await self._make(document, info)
+            ledger_id = await self._next_ledger(record.path, ledgers, now_ms)
+            ledgers.add_ledger(ledger_id)
+            managed = self._managed(document, info, ledger_id)
         document.trimmed_ledger_ids += managed.remove_empty_ledgers()
         return managed
+
+    async def _close_ledgers(self, path: str, ledgers: LedgerList, now_ms: int) -> None:
+        for ledger_id in ledgers.open_ledger_ids():
+            # An earlier run did not close it, so its present entries are final.
+            ledgers.close_ledger(await self._recover(path, ledger_id), now_ms)
+
+    async def _next_ledger(self, path: str, ledgers: LedgerList, now_ms: int) -> int:
+        """Close the ledgers that an earlier run left open, and create the next one meanwhile, because clients wait for both.
+
+        Return its id. If either fails, no new ledger is left. Raises StoreError.
+        """
+
+        async def close() -> StoreError | None:
+            try:
+                await self._close_ledgers(path, ledgers, now_ms)
+            except StoreError as error:  # Not raised here: it would cancel the creation, whose ledger would be left.
+                return error
+            return None
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                closing = group.create_task(close())
+                created = await self.store.create_ledger(LedgerPurpose.ENTRIES, path)
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        if (failure := closing.result()) is not None:
+            await self._delete_unused(path, created)
+            raise failure
+        return created
+
+    async def _delete_unused(self, path: str, ledger_id: int) -> None:
+        try:
+            await self.store.delete_ledger(ledger_id)
+        except StoreError as error:
+            logs.warning("ledger.delete_failed", managed_ledger=path, ledger_id=ledger_id, error=str(error))
 
     async def _recover(self, path: str, ledger_id: int) -> LedgerSummary:
         """Seal a ledger that an earlier run did not close, and return its contents. A missing one counts as empty, as for

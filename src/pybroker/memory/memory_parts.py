@@ -84,7 +84,7 @@ def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
 
 
 def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
-    """Create the budget with all parts. `own`: upper bounds from the configuration."""
+    """Divide `limit_bytes` of memory into the parts of the budget. `own`: upper bounds from the configuration."""
     budget: MemoryBudget[T] = MemoryBudget(limit_bytes)
     for name, floor_64ths, bound_64ths, own_bytes in (
         (READS, 8, 32, own.reads),

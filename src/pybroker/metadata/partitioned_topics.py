@@ -61,11 +61,14 @@ class PartitionedTopics:
             case [tenant, local_name, domain, segment]:
                 topic = metadata_paths.partitioned_topic_of_segment(NamespaceName(tenant, local_name), domain, segment)
                 async with self._writing:
-                    found = await self._store.get(path)
-                    if found is None:
-                        self._forget(topic)
-                    else:
-                        self._apply(topic, found.value)
+                    await self._read_again(topic)
+
+    async def _read_again(self, topic: TopicName) -> None:
+        found = await self._store.get(metadata_paths.partitioned_topic(topic))
+        if found is None:
+            self._forget(topic)
+        else:
+            self._apply(topic, found.value)
 
     def _apply(self, topic: TopicName, value: bytes) -> None:
         path = metadata_paths.partitioned_topic(topic)
@@ -84,12 +87,17 @@ class PartitionedTopics:
         return [name for topics in self._by_namespace.values() for name, each in topics.items() if each.deleted]
 
     async def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
-        """Store the metadata of a new partitioned topic. Raises AdminError 409 if the topic is partitioned already."""
+        """Store the metadata of a new partitioned topic.
+
+        Refused: 409 if `topic` is partitioned already. The cache then contains the stored metadata, also if another
+        broker has stored them, or a call of this method that was cancelled before the response of the store.
+        """
         metadata = PartitionedTopicMetadata(partitions, properties=dict(properties) if properties else None)
         async with self._writing:
             try:
                 await self._store.put(metadata_paths.partitioned_topic(topic), documents.encode(metadata), NOT_EXISTING)
             except BadVersionError as error:
+                await self._read_again(topic)
                 raise AdminError(409, "This topic already exists") from error
             self._remember(topic, metadata)
 

@@ -153,6 +153,21 @@ class Resources:
                     for listener in self._listeners:
                         listener.topic_read_again(topic, policies)
 
+    async def stored_boundaries(self, namespace: NamespaceName) -> list[str] | None:
+        """Read the bundle boundaries of a namespace from the store, without the cache and without waiting for its changes.
+
+        Return None if the namespace does not exist or is unreadable. Raises StoreError.
+        """
+        path, local_path = metadata_paths.policies(namespace), metadata_paths.local_policies(namespace)
+        found, found_local = await self._store.values_of([path, local_path])
+        if found is None:
+            return None
+        if found_local is not None:
+            local = decoded_or_logged(self._store, local_path, found_local.value, LocalPolicies)
+            return None if local is None else _bundles_in_force(local).boundaries
+        policies = decoded_or_logged(self._store, path, found.value, NamespacePolicies)
+        return None if policies is None else policies.bundles.boundaries
+
     async def _refresh_entry(self, path: str, cache: dict[str, T], name: str, kind: type[T]) -> None:
         found = await self._store.get(path)
         if found is None or not found.value:

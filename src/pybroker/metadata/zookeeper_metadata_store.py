@@ -509,11 +509,13 @@ class ZooKeeperMetadataStore(MetadataStore):
         return await self._changed(path, lambda: self._change_together(kept), lambda: self._outcome_of_all(kept))
 
     async def _change_together(self, changes: Sequence[Change]) -> list[int | None]:
-        for _ in range(_RACE_ATTEMPTS):
-            nodes = [await self._client_node(change.path) for change in changes]
-            wanted = _operations(changes, nodes)
+        # At first without reading the nodes: mostly the caller knows their versions, and no node is an inner one.
+        wanted = [_operation_by_version(change) for change in changes]
+        for attempt in range(_RACE_ATTEMPTS):
+            if attempt or None in wanted:
+                wanted = [*_operations(changes, [await self._client_node(change.path) for change in changes])]
             try:
-                results = await self._client.multi(wanted)
+                results = await self._client.multi([each for each in wanted if each is not None])
             except NoNode as error:
                 index = error.operation_index or 0
                 if isinstance(wanted[index], CreateOp):
@@ -697,6 +699,20 @@ def _operations(changes: Sequence[Change], nodes: Sequence[tuple[bytes, Stat] | 
         added[parent] += isinstance(operation, CreateOp) - isinstance(operation, DeleteOp)
         operations.append(operation)
     return operations
+
+
+def _operation_by_version(change: Change) -> ChangeOp | None:
+    """Return the operation for a change with an expected version, if the node is no inner one. None without such a version."""
+    path, expected = change.path, change.expected_version
+    if expected == ANY_VERSION:
+        return None
+    match change:
+        case Put(_, value, _):
+            return CreateOp(path, value) if expected == NOT_EXISTING else SetOp(path, value, expected)
+        case Delete():
+            return DeleteOp(path, expected)
+        case Check():
+            return CheckOp(path, expected)
 
 
 def _operation(change: Change, node: tuple[bytes, Stat] | None, added_children: int) -> ChangeOp:

@@ -190,7 +190,7 @@ class Code(Enum):
     )
     TRANSACTIONS_BEGINNING = (
         "transactions-beginning",
-        "The first transaction of the topic creates its cursor; publishing is blocked until the cursor is stored.",
+        "The broker creates the cursor that the topic's first transaction needs. Publishing waits until it is stored.",
         "Wait: publishing resumes by itself. If it does not, check the broker's log and its disk.",
     )
     TOPIC_TERMINATED = (

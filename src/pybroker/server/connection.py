@@ -29,6 +29,7 @@ from pybroker.server.handler import Handler, type_name, weight_of
 from pybroker.server.open_producer import OpenProducer, RecentIds, producer_success
 from pybroker.server.outbox import JOIN_BELOW_BYTES, Outbox
 from pybroker.server.outbox_shares import WATCHED_BYTES
+from pybroker.server.pending_authentication import PendingAuthentication
 from pybroker.server.pending_setups import PendingSetups
 from pybroker.server.read_pauses import ReadPauses
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -56,6 +57,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.runtime = context.runtime
         self.session = Session()
         self.identity: Identity | None = None
+        self.is_of_proxy = False
+        """A proxy opened the connection, and named its client without forwarding the client's credentials."""
         self.listener_name: str | None = None
         """Listener of the port (`bindAddresses`), for lookups that request none."""
         self.proxied_client: Address | None = None
@@ -67,8 +70,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.client_version = ""
         self.role = None
         self.features = pb.FeatureFlags()
-        self.is_challenged = False
-        self.is_renewing = False
+        self.authentication: PendingAuthentication | None = None
         self.certificate: PeerCertificate | None = None
         self.producers: dict[int, OpenProducer | None] = {}  # None during setup
         self.waiting_producers: dict[int, OpenProducer] = {}  # for exclusive access
@@ -106,7 +108,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         peer = self.proxied_client or self._transport.get_extra_info("peername") or ("unknown", 0)
         host, port = peer[:2]
         self.host = str(host)
-        self.address = f"/{host}:{port}"
+        # As in Pulsar: Java's form of an address, and without the slash if it comes from a PROXY header.
+        self.address = f"{'' if self.proxied_client else '/'}{host}:{port}"
         self.certificate = peer_certificate(self._transport.get_extra_info("ssl_object"))
         self.context.opened(self)
 

@@ -73,7 +73,7 @@ class ServerContext:
 
     def holder(self, connection: Connection) -> Holder:
         """Return the identity of a connection for fair queues: its role, or the connection itself without a role."""
-        return self.broker.broker_context.authorization.holder(connection.role, f"connection {connection.address}")
+        return self.broker.broker_context.authorization.holder(connection.principal, f"connection {connection.address}")
 
     # --- connections -------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from pybroker.client.access import Access, AccessRefused, basic_secret, tls_files, token_secret
+from pybroker.client.access import Access, AccessRefused, basic_secret, oauth2_of, tls_files, token_secret
 from pybroker.spark.option_text import InvalidOptions, OptionValues
 
 _USED = (
@@ -73,7 +73,7 @@ def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> 
                 f"option pulsar.client.{name}: Java key stores are not supported; export them as PEM and "
                 "set tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath"
             )
-    token = basic = None
+    token = basic = oauth2 = None
     certificate, key = _client(values, "tlsCertificateFilePath"), _client(values, "tlsKeyFilePath")
     method, parameters = _method(values), _client(values, "authParams")
     try:
@@ -86,12 +86,15 @@ def access_of(values: OptionValues, operation_timeout_ms: int | None = None) -> 
             token = token_secret(parameters)
         elif method == "basic" and parameters is not None:
             basic = basic_secret(parameters)
+        elif method == "oauth2" and parameters is not None:
+            oauth2 = oauth2_of(parameters)
         elif method == "tls" and parameters is not None:
             certificate, key = tls_files(parameters)
         return Access(
             service_url=service_url,
             admin_url=admin_url and admin_url.rstrip("/"),
             token=token,
+            oauth2=oauth2,
             basic_user=basic and basic[0],
             basic_password=basic and basic[1],
             tls_certificate_file=certificate,
@@ -120,12 +123,12 @@ def _method(values: OptionValues) -> str | None:
             return "token"
         raise InvalidOptions(
             "option pulsar.client.authPluginClassName is missing, although authParams is set: set it to "
-            "token, basic or tls"
+            "token, oauth2, basic or tls"
         )
     name = plugin.rpartition(".")[2].lower().removeprefix("authentication")
-    if name not in {"token", "basic", "tls"}:
+    if name not in {"token", "oauth2", "basic", "tls"}:
         raise InvalidOptions(
-            f"option pulsar.client.authPluginClassName is {plugin[:100]!r}: use token, basic or tls, or the "
+            f"option pulsar.client.authPluginClassName is {plugin[:100]!r}: use token, oauth2, basic or tls, or the "
             "corresponding class name of the Java client"
         )
     return name

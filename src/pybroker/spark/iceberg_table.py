@@ -80,7 +80,7 @@ class _Table:
         unknown = [key for key in given if key not in KEYS and not key.startswith("catalog.")]
         if unknown or "table" not in given:
             raise ValueError(
-                f"{NAME} has no option {unknown}: use table, target or catalog.KEY, catalogName and snapshotId"
+                f"{NAME} has no option {unknown}: its options are table, target, catalog.KEY, catalogName and snapshotId"
             )
         if not properties:
             target = given.get("target", "").removeprefix("file://").rstrip("/")

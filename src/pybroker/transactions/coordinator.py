@@ -91,9 +91,18 @@ class CoordinatorContext:
 
 
 class Coordinator:
-    """One transaction coordinator, from its first use until the broker stops."""
+    """One transaction coordinator. It exists from its first use until the broker stops or loses its bundle."""
 
-    def __init__(self, context: CoordinatorContext, coordinator_id: int, log_path: str) -> None:
+    def __init__(
+        self,
+        context: CoordinatorContext,
+        coordinator_id: int,
+        log_path: str,
+        predecessor: Coordinator | None = None,
+    ) -> None:
+        """`predecessor`: the coordinator of an earlier session of this broker, which is being closed. The log is opened
+        afterwards.
+        """
         self.id = coordinator_id
         self.log_path = log_path
         self.phase = Phase.INITIALIZING
@@ -115,6 +124,8 @@ class Coordinator:
         self._is_log_full = False  # whether the full log was reported
         self._slots = TransactionSlots(coordinator_id, context.limits, lambda: self.state)
         self._failures = 0
+        self._predecessor = predecessor
+        self._closed = asyncio.Event()
         self.endings = self._new_endings()
         self._tasks.start(self._recover(), "recover")
 
@@ -161,6 +172,8 @@ class Coordinator:
         return 0 if self.log is None else self.log.managed.ledgers.entry_count
 
     async def _recover(self) -> None:
+        if self._predecessor is not None:
+            await self._predecessor.closed()
         while True:
             self.recover_started_ms = self._runtime.clock.wall_ms()
             self.state.leave()
@@ -253,6 +266,13 @@ class Coordinator:
         if self.log is not None:
             await self.log.close()
             self.log = None
+        if self._predecessor is not None:
+            await self._predecessor.closed()
+        self._closed.set()
+
+    async def closed(self) -> None:
+        """Wait until `close` is complete, also of the predecessors."""
+        await self._closed.wait()
 
     def _append(self, record: Record) -> asyncio.Future[None]:
         if self.log is None or self.phase is not Phase.READY:

@@ -262,11 +262,12 @@ class CoordinatorState:
     def together(
         self, label: Label, leasts: Iterable[int], asking: Asking, now_ms: int, forgets: str, *, takes_over: bool
     ) -> Record | None:
-        """Return the log record that commits the transactions `leasts` of a sink's batch, and aborts the sink's other
-        open transactions up to that batch. None for a repeated batch.
+        """Return the log record that commits the transactions of a sink's batch, and aborts the sink's other open
+        transactions up to that batch. None for a repeated batch.
 
-        `label`: sink, batch and writer. `forgets`: the result of `Marks.makes_room`. Raises TransactionNotFound,
-        InvalidTxnStatus, and the errors of `Marks.is_repeat`.
+        `label`: sink, batch and writer. `leasts`: the low 64 bits of the transaction ids. `asking`: the role of the
+        request. `forgets`: the result of `Marks.makes_room`. `takes_over`: whether a new writer replaces that of the
+        earlier batches. Raises TransactionNotFound, InvalidTxnStatus, and the errors of `Marks.is_repeat`.
         """
         if self.marks.is_repeat(label, asking, takes_over=takes_over):
             return None

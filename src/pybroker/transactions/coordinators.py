@@ -11,6 +11,7 @@ fences the former owner.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from pybroker.errors import AdminError, BrokerError, NotAllowedError, ServiceNotReady, TransactionCoordinatorNotFound
@@ -18,11 +19,14 @@ from pybroker.metadata import metadata_paths
 from pybroker.model.names import PERSISTENT, TopicName
 from pybroker.model.system_topics import COORDINATOR_ASSIGN, LOG_BESIDE_PULSAR, SYSTEM_NAMESPACE, TRANSACTION_LOG
 from pybroker.runtime import logs
+from pybroker.runtime.tasks import all_results
 from pybroker.transactions.coordinator import Coordinator, CoordinatorContext
 from pybroker.transactions.coordinator_state import Phase, not_found
 from pybroker.transactions.sinks import HOMES, home_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
     from pybroker.metadata.metadata_store import MetadataStore
     from pybroker.metadata.partitioned_topics import PartitionedTopics
@@ -74,6 +78,8 @@ class Coordinators:
         self._log_prefix = LOG_BESIDE_PULSAR if ledgers.store.has_pulsar_layout else TRANSACTION_LOG
         self._is_closed = False
         self._changing = asyncio.Lock()
+        self._closing: dict[int, Coordinator] = {}
+        """The last coordinator with this number that is being closed, because its bundle was lost or released."""
         self._ending: set[int] = set()
         """The coordinators of other brokers whose transactions are being ended."""
 
@@ -177,17 +183,16 @@ class Coordinators:
 
     def _new(self, coordinator_id: int) -> Coordinator:
         name = TopicName(PERSISTENT, SYSTEM_NAMESPACE, f"{self._log_prefix}{coordinator_id}")
-        return Coordinator(self._context, coordinator_id, metadata_paths.managed_ledger(name))
+        path = metadata_paths.managed_ledger(name)
+        return Coordinator(self._context, coordinator_id, path, self._closing.get(coordinator_id))
 
     async def _require_document(self, count: int) -> None:
+        """Create the partitioned topic of the coordinators if it does not exist. Raises StoreError."""
         async with self._changing:
             if self._partitioned.get(ASSIGN) is None:
-                try:
+                # The topic exists if another broker, or a request whose client has left, has created it.
+                with suppress(AdminError):
                     await self._partitioned.create(ASSIGN, count)
-                except AdminError as error:  # Another broker has created it.
-                    raise ServiceNotReady(
-                        f"another broker is changing the number of transaction coordinators: {error}; try again"
-                    ) from error
 
     async def grow(self, count: int) -> None:
         """Increase the number of coordinators.
@@ -269,11 +274,20 @@ class Coordinators:
             await coordinator.close()
             self._ending.discard(coordinator_id)
 
-    async def stop(self, coordinator_id: int) -> None:
-        """Close a coordinator, because another broker will run it."""
-        coordinator = self._context.coordinators.pop(coordinator_id, None)
-        if coordinator is not None:
-            await coordinator.close()
+    async def stop(self, coordinator_ids: Iterable[int]) -> None:
+        """Close coordinators, because another broker may run them. Their clients look up the next owner.
+
+        This broker can own their bundle again before this method returns, for example in its next session. Then new
+        coordinators wait until the former ones have closed their logs.
+        """
+        found = [self._context.coordinators.pop(each) for each in coordinator_ids if each in self._context.coordinators]
+        self._closing |= {each.id: each for each in found}
+        try:
+            await all_results(each.close() for each in found)
+        finally:
+            for each in found:
+                if self._closing.get(each.id) is each:
+                    del self._closing[each.id]
 
     async def close(self) -> None:
         """Accept no more commands. The next run of the broker continues the pending ends."""

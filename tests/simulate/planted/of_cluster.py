@@ -350,7 +350,8 @@ def the_next_owner_forgets_sequence_ids(patch: pytest.MonkeyPatch) -> None:
 def refused_ends_of_transactions_count_as_done(patch: pytest.MonkeyPatch) -> None:
     """The coordinator forgets a transaction although the owner of a topic has refused its end."""
     ends = {pb.BaseCommand.END_TXN_ON_PARTITION_RESPONSE, pb.BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE}
-    patch.setattr(client_connection, "_WITH_ERROR", client_connection._WITH_ERROR - ends)
+    for number in ends:
+        patch.delitem(client_connection._ERROR_FIELDS, number)
 
 
 def other_brokers_are_not_told_of_ends(patch: pytest.MonkeyPatch) -> None:

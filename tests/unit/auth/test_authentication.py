@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support import credentials
 
-from pybroker.auth.authentication import AuthenticationService, PeerCertificate
+from pybroker.auth.authentication import AuthenticationService, PeerCertificate, RemoteClient
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
@@ -17,7 +17,8 @@ SECRET = bytes(range(32))
 CLASS_NAMES = tuple(
     f"org.apache.pulsar.broker.authentication.AuthenticationProvider{kind}" for kind in ("Token", "Basic", "Tls")
 )
-CERTIFICATE = PeerCertificate("cert-role")
+CERTIFIED = RemoteClient("127.0.0.1", PeerCertificate("cert-role"))
+PLAIN = RemoteClient("127.0.0.1")
 TOKEN = credentials.token(SECRET, sub="token-role")
 
 
@@ -35,43 +36,43 @@ def basic_header(text: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(text.encode()).decode()}
 
 
-def test_without_authentication_everybody_is_nobody() -> None:
+async def test_without_authentication_everybody_is_nobody() -> None:
     service = AuthenticationService(BrokerConfig())
     assert not service.enabled
     for identity in (
-        service.authenticate("token", b"whatever", None, 0),
-        service.authenticate_http({"authorization": "Bearer x"}, CERTIFICATE, 0),
+        await service.authenticate("token", b"whatever", PLAIN),
+        await service.authenticate_http({"authorization": "Bearer x"}, CERTIFIED),
     ):
         assert (identity.role, identity.method, identity.expires_at_s) == (None, "none", None)
 
 
-def test_all_three_ways_in_work_at_once(config: BrokerConfig) -> None:
+async def test_all_three_ways_in_work_at_once(config: BrokerConfig) -> None:
     service = AuthenticationService(config)
-    assert service.authenticate("token", TOKEN.encode(), None, 0).role == "token-role"
-    assert service.authenticate("basic", b"alice:secret", CERTIFICATE, 0).role == "alice"
-    assert service.authenticate("tls", b"", CERTIFICATE, 0).role == "cert-role"
+    assert (await service.authenticate("token", TOKEN.encode(), PLAIN)).role == "token-role"
+    assert (await service.authenticate("basic", b"alice:secret", CERTIFIED)).role == "alice"
+    assert (await service.authenticate("tls", b"", CERTIFIED)).role == "cert-role"
 
 
-def test_all_three_ways_in_work_over_http(config: BrokerConfig) -> None:
+async def test_all_three_ways_in_work_over_http(config: BrokerConfig) -> None:
     service = AuthenticationService(config)
-    assert service.authenticate_http({"authorization": f"Bearer {TOKEN}"}, CERTIFICATE, 0).role == "token-role"
-    assert service.authenticate_http({"authorization": f"bearer  {TOKEN}"}, None, 0).role == "token-role"
-    assert service.authenticate_http(basic_header("alice:secret"), None, 0).role == "alice"
-    assert service.authenticate_http({}, CERTIFICATE, 0).role == "cert-role"
-    assert service.authenticate_http({}, CERTIFICATE, 0, TOKEN).role == "token-role"
-    assert service.authenticate_http(basic_header("alice:secret"), None, 0, TOKEN).role == "alice"
+    assert (await service.authenticate_http({"authorization": f"Bearer {TOKEN}"}, CERTIFIED)).role == "token-role"
+    assert (await service.authenticate_http({"authorization": f"bearer  {TOKEN}"}, PLAIN)).role == "token-role"
+    assert (await service.authenticate_http(basic_header("alice:secret"), PLAIN)).role == "alice"
+    assert (await service.authenticate_http({}, CERTIFIED)).role == "cert-role"
+    assert (await service.authenticate_http({}, CERTIFIED, TOKEN)).role == "token-role"
+    assert (await service.authenticate_http(basic_header("alice:secret"), PLAIN, TOKEN)).role == "alice"
 
 
 @pytest.mark.parametrize("anonymous", ["", "anonymous"])
 @pytest.mark.parametrize(
     ("method", "data"), [("token", b"x"), ("token", b""), ("basic", b"alice:wrong"), ("basic", b""), ("tls", b"")]
 )
-def test_wrong_or_missing_credentials_of_a_configured_method_are_refused_and_never_anonymous(
+async def test_wrong_or_missing_credentials_of_a_configured_method_are_refused_and_never_anonymous(
     config: BrokerConfig, anonymous: str, method: str, data: bytes
 ) -> None:
     service = AuthenticationService(config.replace(anonymous_user_role=anonymous))
     with pytest.raises(AuthenticationError):
-        service.authenticate(method, data, None, 0)
+        await service.authenticate(method, data, PLAIN)
 
 
 @pytest.mark.parametrize("anonymous", ["", "anonymous"])
@@ -84,53 +85,53 @@ def test_wrong_or_missing_credentials_of_a_configured_method_are_refused_and_nev
         {"authorization": "Basic *"},
     ],
 )
-def test_wrong_credentials_over_http_are_refused_and_never_anonymous(
+async def test_wrong_credentials_over_http_are_refused_and_never_anonymous(
     config: BrokerConfig, anonymous: str, headers: dict[str, str]
 ) -> None:
     service = AuthenticationService(config.replace(anonymous_user_role=anonymous))
     with pytest.raises(AuthenticationError):
-        service.authenticate_http(headers, CERTIFICATE, 0)
+        await service.authenticate_http(headers, CERTIFIED)
 
 
 @pytest.mark.parametrize("method", ["", "none", "athenz", "x" * 1000])
-def test_who_names_no_configured_method_is_anonymous_only_where_that_is_a_role(
+async def test_who_names_no_configured_method_is_anonymous_only_where_that_is_a_role(
     config: BrokerConfig, method: str
 ) -> None:
     with pytest.raises(AuthenticationError) as caught:
-        AuthenticationService(config).authenticate(method, b"", None, 0)
+        await AuthenticationService(config).authenticate(method, b"", PLAIN)
     assert len(str(caught.value)) < 200
     allowed = config.replace(anonymous_user_role="anonymous")
-    assert AuthenticationService(allowed).authenticate(method, b"", None, 0).role == "anonymous"
+    assert (await AuthenticationService(allowed).authenticate(method, b"", PLAIN)).role == "anonymous"
     strict = allowed.replace(strict_auth_method=True)
     with pytest.raises(AuthenticationError):
-        AuthenticationService(strict).authenticate(method, b"", None, 0)
+        await AuthenticationService(strict).authenticate(method, b"", PLAIN)
 
 
-def test_an_http_request_without_credentials_is_anonymous_only_where_that_is_a_role(config: BrokerConfig) -> None:
+async def test_an_http_request_without_credentials_is_anonymous_only_where_that_is_a_role(config: BrokerConfig) -> None:
     with pytest.raises(AuthenticationError, match="authentication is required"):
-        AuthenticationService(config).authenticate_http({}, None, 0)
+        await AuthenticationService(config).authenticate_http({}, PLAIN)
     allowed = config.replace(anonymous_user_role="anonymous")
-    assert AuthenticationService(allowed).authenticate_http({}, None, 0).role == "anonymous"
+    assert (await AuthenticationService(allowed).authenticate_http({}, PLAIN)).role == "anonymous"
 
 
-def test_a_certificate_is_no_credential_where_certificates_are_only_transport(config: BrokerConfig) -> None:
+async def test_a_certificate_is_no_credential_where_certificates_are_only_transport(config: BrokerConfig) -> None:
     service = AuthenticationService(
         config.replace(authentication_providers=("token",), anonymous_user_role="anonymous")
     )
-    assert service.authenticate_http({}, CERTIFICATE, 0).role == "anonymous"
-    assert service.authenticate("tls", b"", CERTIFICATE, 0).role == "anonymous"
+    assert (await service.authenticate_http({}, CERTIFIED)).role == "anonymous"
+    assert (await service.authenticate("tls", b"", CERTIFIED)).role == "anonymous"
 
 
-def test_a_certificate_without_a_common_name_is_refused(config: BrokerConfig) -> None:
+async def test_a_certificate_without_a_common_name_is_refused(config: BrokerConfig) -> None:
     with pytest.raises(AuthenticationError, match="common name"):
-        AuthenticationService(config).authenticate("tls", b"", PeerCertificate(None), 0)
+        await AuthenticationService(config).authenticate("tls", b"", RemoteClient("127.0.0.1", PeerCertificate(None)))
 
 
-def test_short_names_and_repeated_ones_are_accepted(config: BrokerConfig) -> None:
+async def test_short_names_and_repeated_ones_are_accepted(config: BrokerConfig) -> None:
     service = AuthenticationService(config.replace(authentication_providers=("tls", "token", CLASS_NAMES[0])))
-    assert service.authenticate("token", TOKEN.encode(), None, 0).role == "token-role"
+    assert (await service.authenticate("token", TOKEN.encode(), PLAIN)).role == "token-role"
     with pytest.raises(AuthenticationError):
-        service.authenticate("basic", b"alice:secret", None, 0)
+        await service.authenticate("basic", b"alice:secret", PLAIN)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pybroker.auth.authorization import AuthorizationService, matches_wildcard
+from pybroker.auth.authorization import AuthorizationService
+from pybroker.auth.proxied_role import ProxiedRole
+from pybroker.auth.pulsar_authorization import matches_wildcard
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthorizationError
@@ -193,6 +195,30 @@ async def test_a_proxy_role_is_refused_even_as_a_superuser(resources: Resources)
     service = AuthorizationService(CONFIG.replace(super_user_roles=("proxy",), proxy_roles=("proxy",)), resources)
     assert not may(service.require_produce, TOPIC, "proxy")
     assert not may(service.require_superuser, "proxy")
+
+
+async def test_proxy_and_client_both_need_the_permission(resources: Resources) -> None:
+    service = AuthorizationService(
+        CONFIG.replace(super_user_roles=("proxy", "boss"), proxy_roles=("proxy",)), resources
+    )
+    client, weak = ProxiedRole("boss", "proxy"), ProxiedRole("nobody", "proxy")
+    assert may(service.require_produce, TOPIC, client)
+    assert may(service.require_superuser, client)
+    assert not may(service.require_produce, TOPIC, weak)
+    assert not may(service.require_superuser, weak)
+    assert not may(service.require_superuser, ProxiedRole("boss", "unknown"))
+    assert (service.may_all(client), service.may_all(weak)) == (True, False)
+    assert service.may_use("nobody", weak), "the client owns it"
+    assert not service.may_use("proxy", weak)
+    assert (service.holder(client, "").is_operator, service.holder(weak, "").is_operator) == (True, False)
+    assert service.holder(weak, "").name == service.holder("nobody", "").name
+
+
+async def test_proxied_role_is_none_of_a_client_without_proxy(resources: Resources) -> None:
+    service = AuthorizationService(CONFIG.replace(proxy_roles=("proxy",)), resources)
+    assert service.with_original_principal("app", "") == "app"
+    assert service.with_original_principal("app", "app", may_be_equal=True) == "app"
+    assert service.with_original_principal("proxy", "app") == ProxiedRole("app", "proxy")
 
 
 async def test_a_configuration_that_cannot_work_names_its_key(resources: Resources) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from tests.support import credentials
 
+from pybroker.auth.authentication_provider import ProviderEnvironment, RemoteClient
 from pybroker.auth.basic_provider import MAX_REMEMBERED_FAILURES, BasicProvider
+from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError
 from pybroker.errors import AuthenticationError
+from pybroker.runtime.clock import Clock
 
 # Hashes of "secret" by OpenSSL and by crypt(3).
 HASHES = {
@@ -20,39 +23,46 @@ HASHES = {
 }
 
 
+CLIENT = RemoteClient("127.0.0.1")
+
+
+def provider_at(location: str) -> BasicProvider:
+    return BasicProvider.create(ProviderEnvironment(BrokerConfig(basic_auth_conf=location), Clock()))
+
+
 def provider_of(content: str) -> BasicProvider:
-    return BasicProvider(credentials.data_url(content.encode()))
+    return provider_at(credentials.data_url(content.encode()))
 
 
-def role_of(provider: BasicProvider, data: str) -> str | None:
-    return provider.authenticate(data.encode(), None, 0).role
+async def role_of(provider: BasicProvider, data: str) -> str | None:
+    return (await provider.authenticate(data.encode(), CLIENT)).role
 
 
-def test_the_right_password_gives_the_user_as_role(tmp_path: Path) -> None:
-    provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="se:cret", bob="other")))
-    identity = provider.authenticate(b"alice:se:cret", None, 0)
+async def test_the_right_password_gives_the_user_as_role(tmp_path: Path) -> None:
+    provider = provider_at(str(credentials.htpasswd(tmp_path, alice="se:cret", bob="other")))
+    identity = await provider.authenticate(b"alice:se:cret", CLIENT)
     assert (identity.role, identity.method, identity.expires_at_s) == ("alice", "basic", None)
-    assert role_of(provider, "bob:other") == "bob"
+    assert await role_of(provider, "bob:other") == "bob"
 
 
 @pytest.mark.parametrize(
     "data", ["alice:wrong", "alice:", "nobody:secret", ":secret", "alice:secret\0", "alice:" + "x" * 5000]
 )
-def test_a_wrong_user_or_password_is_refused_every_time(tmp_path: Path, data: str) -> None:
-    provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="secret")))
+async def test_a_wrong_user_or_password_is_refused_every_time(tmp_path: Path, data: str) -> None:
+    provider = provider_at(str(credentials.htpasswd(tmp_path, alice="secret")))
     for _ in range(2):
         with pytest.raises(AuthenticationError, match="the user is unknown, or the password is wrong"):
-            provider.authenticate(data.encode(), None, 0)
-        assert role_of(provider, "alice:secret") == "alice"
+            await provider.authenticate(data.encode(), CLIENT)
+        assert await role_of(provider, "alice:secret") == "alice"
 
 
-def test_a_wrong_password_is_refused_also_when_another_user_has_it(tmp_path: Path) -> None:
-    provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="secret", bob="other")))
+async def test_a_wrong_password_is_refused_also_when_another_user_has_it(tmp_path: Path) -> None:
+    provider = provider_at(str(credentials.htpasswd(tmp_path, alice="secret", bob="other")))
     for known in ("alice:secret", "bob:other"):
-        role_of(provider, known)
+        await role_of(provider, known)
     for mixed in ("alice:other", "bob:secret", "carol:secret"):
         with pytest.raises(AuthenticationError):
-            role_of(provider, mixed)
+            await role_of(provider, mixed)
 
 
 def counting(provider: BasicProvider) -> list[str]:
@@ -68,17 +78,17 @@ def counting(provider: BasicProvider) -> list[str]:
     return hashed
 
 
-def test_a_password_is_hashed_once_right_or_wrong_and_a_long_one_never(tmp_path: Path) -> None:
-    provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="secret")))
+async def test_a_password_is_hashed_once_right_or_wrong_and_a_long_one_never(tmp_path: Path) -> None:
+    provider = provider_at(str(credentials.htpasswd(tmp_path, alice="secret")))
     hashed = counting(provider)
     for data in ("alice:secret", "alice:wrong", "nobody:secret", "alice:" + "é" * 37) * 3:
         with contextlib.suppress(AuthenticationError):
-            role_of(provider, data)
+            await role_of(provider, data)
     assert hashed == ["secret", "wrong", "secret"]
 
 
 def test_the_wrong_passwords_that_are_remembered_are_few(tmp_path: Path) -> None:
-    provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="secret")))
+    provider = provider_at(str(credentials.htpasswd(tmp_path, alice="secret")))
     for number in range(MAX_REMEMBERED_FAILURES + 5):
         provider.remember("alice", str(number), False)
     assert provider.recall("alice", "0") is None
@@ -86,30 +96,30 @@ def test_the_wrong_passwords_that_are_remembered_are_few(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"no colon", b"\xff:\xff"])
-def test_what_is_no_user_and_password_is_refused(tmp_path: Path, data: bytes) -> None:
-    provider = BasicProvider(str(credentials.htpasswd(tmp_path, alice="secret")))
+async def test_what_is_no_user_and_password_is_refused(tmp_path: Path, data: bytes) -> None:
+    provider = provider_at(str(credentials.htpasswd(tmp_path, alice="secret")))
     with pytest.raises(AuthenticationError):
-        provider.authenticate(data, None, 0)
+        await provider.authenticate(data, CLIENT)
 
 
 @pytest.mark.parametrize(
     "scheme", ["apr_md5_crypt", "sha512_crypt", "sha256_crypt", "md5_crypt", "ldap_sha1", "des_crypt"]
 )
-def test_every_common_kind_of_hash_is_understood(scheme: str) -> None:
+async def test_every_common_kind_of_hash_is_understood(scheme: str) -> None:
     import passlib.hash  # type: ignore[import-untyped]
 
     maker = getattr(passlib.hash, scheme)
     if "rounds" in maker.setting_kwds:
         maker = maker.using(rounds=1000)  # the default number of rounds takes seconds
     provider = provider_of(f"# users\n\nalice:{maker.hash('secret')}\n")
-    assert role_of(provider, "alice:secret") == "alice"
+    assert await role_of(provider, "alice:secret") == "alice"
     with pytest.raises(AuthenticationError):
-        role_of(provider, "alice:wrong")
+        await role_of(provider, "alice:wrong")
 
 
 @pytest.mark.parametrize("kind", sorted(HASHES))
-def test_hashes_of_other_tools_are_understood(kind: str) -> None:
-    assert role_of(provider_of(f"alice:{HASHES[kind]}\n"), "alice:secret") == "alice"
+async def test_hashes_of_other_tools_are_understood(kind: str) -> None:
+    assert await role_of(provider_of(f"alice:{HASHES[kind]}\n"), "alice:secret") == "alice"
 
 
 @pytest.mark.parametrize("line", ["alice", "alice:plain text", ":x", "alice:$2y$05$nothashed"])
@@ -121,6 +131,6 @@ def test_a_line_that_is_not_understood_is_named_without_showing_it(line: str) ->
 
 def test_a_missing_or_empty_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs basicAuthConf"):
-        BasicProvider("")
+        provider_at("")
     with pytest.raises(ConfigError, match="contains no user"):
         provider_of("# nobody\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support import credentials
 
-from pybroker.auth.authentication import AuthenticationService
+from pybroker.auth.authentication import AuthenticationService, RemoteClient
 from pybroker.auth.basic_provider import BasicProvider
 from pybroker.auth.password_checks import FAILURES_AT_ONCE, CheckLimits, PasswordChecks
 from pybroker.config import BrokerConfig
@@ -135,13 +135,10 @@ async def test_clients_that_come_at_once_with_the_same_password_cost_one_hash(
             basic_auth_max_pending_checks_per_ip=5,
         )
     )
-    assert not service.is_immediate("basic", b"alice:secret")
-    found = await asyncio.gather(
-        *(service.authenticate_in_turn("basic", b"alice:secret", None, 0, "a") for _ in range(100))
-    )
+    client = RemoteClient("a")
+    found = await asyncio.gather(*(service.authenticate("basic", b"alice:secret", client) for _ in range(100)))
     assert {each.role for each in found} == {"alice"}
-    assert service.is_immediate("basic", b"alice:secret")
-    with pytest.raises(AuthenticationError):
-        await service.authenticate_in_turn("basic", b"alice:wrong", None, 0, "a")
-    assert service.is_immediate("basic", b"alice:wrong")
+    for _ in range(2):
+        with pytest.raises(AuthenticationError):
+            await service.authenticate("basic", b"alice:wrong", client)
     assert hashed == ["secret", "wrong"]

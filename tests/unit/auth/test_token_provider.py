@@ -26,7 +26,7 @@ def provider(**settings: Any) -> TokenProvider:
 
 
 def role_of(checker: TokenProvider, text: str, now_s: float = NOW_S) -> str | None:
-    return checker.authenticate(text.encode(), None, now_s).role
+    return checker.verify(text.encode(), now_s).role
 
 
 def hand_made(header: dict[str, str], claims: dict[str, str], key: bytes | None) -> str:
@@ -41,12 +41,12 @@ def hand_made(header: dict[str, str], claims: dict[str, str], key: bytes | None)
 
 def assert_refused(checker: TokenProvider, text: str, match: str, now_s: float = NOW_S) -> None:
     with pytest.raises(AuthenticationError, match=match) as caught:
-        checker.authenticate(text.encode(), None, now_s)
+        checker.verify(text.encode(), now_s)
     assert not text or text not in str(caught.value), "a credential must not reach an error text"
 
 
 def test_a_token_signed_with_the_secret_has_its_subject_as_role() -> None:
-    identity = provider().authenticate(credentials.token(SECRET, sub="app").encode(), None, NOW_S)
+    identity = provider().verify(credentials.token(SECRET, sub="app").encode(), NOW_S)
     assert (identity.role, identity.method, identity.expires_at_s) == ("app", "token", None)
 
 
@@ -119,7 +119,7 @@ def test_no_token_is_refused() -> None:
 
 def test_an_expired_token_is_refused_and_the_identity_says_when_it_expires() -> None:
     text = credentials.token(SECRET, sub="app", exp=int(NOW_S) + 10)
-    assert provider().authenticate(text.encode(), None, NOW_S).expires_at_s == NOW_S + 10
+    assert provider().verify(text.encode(), NOW_S).expires_at_s == NOW_S + 10
     assert_refused(provider(), text, "expired", now_s=NOW_S + 10)
 
 
@@ -132,7 +132,7 @@ def test_a_token_is_refused_before_its_time() -> None:
 def test_the_clock_skew_widens_a_tokens_time_on_both_sides() -> None:
     checker = provider(clock_skew_s=30)
     expiring = credentials.token(SECRET, sub="app", exp=int(NOW_S))
-    assert checker.authenticate(expiring.encode(), None, NOW_S + 29).expires_at_s == NOW_S + 30
+    assert checker.verify(expiring.encode(), NOW_S + 29).expires_at_s == NOW_S + 30
     assert_refused(checker, expiring, "expired", now_s=NOW_S + 30)
     assert role_of(checker, credentials.token(SECRET, sub="app", nbf=int(NOW_S) + 30)) == "app"
 

@@ -10,11 +10,13 @@ from tests.support.pulsar_layout import Layout
 from tests.unit.managed_ledger.stack import PATH, entry, settled
 
 from pybroker.bookkeeper_store.managed_ledger_documents import decode_pulsar_info
-from pybroker.errors import LedgerFenced
-from pybroker.ledgers.ledger_store import LedgerPurpose
+from pybroker.errors import LedgerFenced, StoreError
+from pybroker.ledgers.cursor_store import CursorOwner, CursorStore
+from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerSummary
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import Change
 from pybroker.model.position import EARLIEST, Position
+from pybroker.runtime.tasks import completion
 
 
 class WatchedMetadata(MemoryMetadataStore):
@@ -128,6 +130,83 @@ async def test_failed_take_over_leaves_no_ledger() -> None:
     again, _ = await third.open()
     assert again.last_confirmed == topic.positions[-1]
     await third.stop()
+
+
+async def test_failed_recovery_of_last_ledger_leaves_no_new_ledger() -> None:
+    layout = Layout()
+    first, second = layout.broker(), layout.broker()
+    _, topic = await first.open()
+    await topic.publish(b"1;")
+    await first.crash()
+    before, recover = set(layout.cluster.metadata.ledgers), second.store.recover
+
+    async def fail(ledger_id: int) -> LedgerSummary:
+        raise StoreError("too few of its bookies respond")
+
+    second.store.recover = fail  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="too few of its bookies respond"):
+        await second.open()
+    assert set(layout.cluster.metadata.ledgers) == before
+    second.store.recover = recover  # type: ignore[method-assign]
+    again, _ = await second.open()
+    assert again.last_confirmed == topic.positions[-1]
+    await second.stop()
+
+
+class _State(CursorOwner):
+    """The owner of a record, with a fixed state."""
+
+    def __init__(self, state: bytes) -> None:
+        self._state = state
+
+    def snapshot(self) -> bytes:
+        return self._state
+
+
+async def _stored(store: CursorStore, record_id: str, state: bytes) -> None:
+    """Store the state in a new ledger of the record, as a broker does after it has loaded the topic. Raises StoreError."""
+    store.attach(record_id, _State(state))
+    written, done = completion()
+    store.append_delta(record_id, b"a part", done)
+    await written
+
+
+async def test_former_owner_does_not_replace_record_of_next_owner() -> None:
+    """A broker that lost its session closes its topics while the next owner uses them."""
+    layout = Layout()
+    first, second = layout.broker(), layout.broker()
+    managed, _ = await first.open()
+    cursor = await first.factory.create_cursor(managed, "sub", EARLIEST, {})
+    record_id = await cursor.announce_delayed()
+    await second.open()
+    ledgers = set(layout.cluster.metadata.ledgers)
+    with pytest.raises(LedgerFenced):
+        await _stored(first.cursors, record_id, b"former, before the first state of the next owner")
+    assert set(layout.cluster.metadata.ledgers) <= ledgers, "a ledger of a refused state is left"
+    await _stored(second.cursors, record_id, b"next")
+    with pytest.raises(LedgerFenced):
+        await _stored(first.cursors, record_id, b"former")
+    await second.crash()
+    await first.crash()
+    third = layout.broker()
+    assert await third.cursors.load(record_id) == (None, [b"next"])
+    await third.stop()
+
+
+async def test_owner_stores_record_during_change_of_its_managed_ledger() -> None:
+    layout = Layout()
+    broker = layout.broker()
+    managed, _ = await broker.open()
+    cursor = await broker.factory.create_cursor(managed, "sub", EARLIEST, {})
+    record_id = await cursor.announce_delayed()
+    await asyncio.gather(
+        *(managed.document.change_properties({"n": str(each)}) for each in range(3)),
+        _stored(broker.cursors, record_id, b"state"),
+    )
+    await broker.crash()
+    again = layout.broker()
+    assert await again.cursors.load(record_id) == (None, [b"state"])
+    await again.stop()
 
 
 async def _document(layout: Layout) -> bytes:

@@ -16,7 +16,7 @@ class Listener(TopicWatcher):
         return True
 
     @property
-    def role(self) -> str:
+    def principal(self) -> str:
         return ""
 
     def close_from_broker(self) -> None:

@@ -13,6 +13,7 @@ SOURCE = Path(__file__).resolve().parents[3] / "src" / "pybroker"
 TOLD = {
     ("broker_process.py", "_start"): "makes the store and its limits, which follow",
     ("broker_process.py", "run"): "sets the level of the log, which follows",
+    ("broker/lifecycle/bundle_handover.py", "run"): "runs once, when the broker stops",
     ("broker/context/broker_context.py", "__init__"): "makes entry filters and limits, which follow",
 }
 

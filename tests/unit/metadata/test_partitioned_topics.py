@@ -60,6 +60,17 @@ async def test_a_name_is_taken_once_also_when_two_ask_at_once(topics: Partitione
     assert metadata.partitions == 1
 
 
+async def test_refused_creation_reads_the_stored_topic_of_another_broker(
+    store: MemoryMetadataStore, topics: PartitionedTopics
+) -> None:
+    other = PartitionedTopics(store)
+    await other.create(ORDERS, 7)
+    with pytest.raises(AdminError) as refused:
+        await topics.create(ORDERS, 2)
+    assert refused.value.status == 409
+    assert topics.get(ORDERS) == PartitionedTopicMetadata(7)
+
+
 async def test_a_change_is_durable_and_a_refused_one_leaves_everything_as_it_was(
     store: MemoryMetadataStore, topics: PartitionedTopics
 ) -> None:

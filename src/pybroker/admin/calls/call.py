@@ -28,6 +28,7 @@ from pybroker.waiting.fair_shares import Holder
 if TYPE_CHECKING:
     from pybroker.admin.calls.http_limits import Share
     from pybroker.auth.authentication import Identity
+    from pybroker.auth.proxied_role import Principal
     from pybroker.broker.service import BrokerService
     from pybroker.config import BrokerConfig
     from pybroker.metadata.resources import Resources
@@ -94,6 +95,11 @@ class Call:
     @property
     def role(self) -> str | None:
         return self._identity.role
+
+    @property
+    def principal(self) -> Principal:
+        """Return the role with that of a proxy, for authorization."""
+        return self._identity.principal
 
     @property
     def holder(self) -> Holder:
@@ -284,40 +290,40 @@ class Call:
 
     def require_superuser(self) -> None:
         with _refused_with(401):
-            self.broker.broker_context.authorization.require_superuser(self.role)
+            self.broker.broker_context.authorization.require_superuser(self.principal)
 
     def require_tenant_admin(self, tenant: str) -> None:
         """Check that the role administers `tenant`. The error does not reveal whether the tenant exists."""
         with _refused_with(401):
-            self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
+            self.broker.broker_context.authorization.require_tenant_admin(tenant, self.principal)
 
     def require_admin_within(self, tenant: str) -> None:
         with self._refused_within(tenant, 401):
-            self.broker.broker_context.authorization.require_tenant_admin(tenant, self.role)
+            self.broker.broker_context.authorization.require_tenant_admin(tenant, self.principal)
 
     def require_lookup(self, topic: TopicName) -> None:
         with self._refused_within(topic.tenant, 401):
-            self.broker.broker_context.authorization.require_lookup(topic, self.role)
+            self.broker.broker_context.authorization.require_lookup(topic, self.principal)
 
     def require_produce(self, topic: TopicName) -> None:
         with self._refused_within(topic.tenant, 401):
-            self.broker.broker_context.authorization.require_produce(topic, self.role)
+            self.broker.broker_context.authorization.require_produce(topic, self.principal)
 
     def require_consume(self, topic: TopicName, subscription: str) -> None:
         with self._refused_within(topic.tenant, 401):
-            self.broker.broker_context.authorization.require_consume(topic, subscription, self.role)
+            self.broker.broker_context.authorization.require_consume(topic, subscription, self.principal)
 
     def require_topic_admin(self, topic: TopicName) -> None:
         with self._refused_within(topic.tenant, 401):
-            self.broker.broker_context.authorization.require_namespace_admin(topic.namespace, self.role)
+            self.broker.broker_context.authorization.require_namespace_admin(topic.namespace, self.principal)
 
     def require_namespace_admin(self, namespace: NamespaceName) -> None:
         with self._refused_within(namespace.tenant, 403):
-            self.broker.broker_context.authorization.require_namespace_admin(namespace, self.role)
+            self.broker.broker_context.authorization.require_namespace_admin(namespace, self.principal)
 
     def require_list_topics(self, namespace: NamespaceName) -> None:
         with self._refused_within(namespace.tenant, 403):
-            self.broker.broker_context.authorization.require_list_topics(namespace, self.role)
+            self.broker.broker_context.authorization.require_list_topics(namespace, self.principal)
 
     @contextmanager
     def _refused_within(self, tenant: str, status: int) -> Iterator[None]:

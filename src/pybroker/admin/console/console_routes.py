@@ -17,7 +17,7 @@ from pybroker.admin.console.broker_parts import MEMBER_TOPICS, PAGE_ROWS, page_o
 from pybroker.admin.console.cluster_routes import ClusterRoutes
 from pybroker.admin.console.cluster_table import ClusterTable, ClusterView
 from pybroker.admin.console.console_pages import ConsolePages
-from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, disk_of
+from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, Viewer, disk_of
 from pybroker.admin.console.topic_table import FIGURES, Asked, Row, StuckRow, TopicTable, find, find_stuck
 from pybroker.broker.explain import bookies
 from pybroker.broker.explain.membership import explain_membership
@@ -28,7 +28,6 @@ from pybroker.version import __version__
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
-    from pybroker.auth.authentication import Identity
     from pybroker.broker.service import BrokerService
     from pybroker.cluster.broker_registry import RegisteredBroker
 
@@ -268,7 +267,8 @@ class ConsoleRoutes:
     async def watch_broker(self, call: Call) -> Response:
         """Stream the broker's figures as server-sent events, one point every `consoleSampleIntervalMs`.
 
-        Events: `begin` (names of the figures), `points`, and `end` with the reason. The request must accept
+        Events: `begin` (names of the figures), `points`, `challenge` (the credentials expire at `expiresAt`, Unix
+        milliseconds), and `end` with the reason. The request must accept
         `text/event-stream`.
         """
         call.require_superuser()
@@ -291,19 +291,8 @@ class ConsoleRoutes:
     def _stream(self, call: Call, subject: Subject, require: Callable[[], None]) -> Response:
         if EVENTS not in call.headers.get("accept", ""):
             raise AdminError(406, f"The request needs the header Accept: {EVENTS}")
-        identity: Identity = call.scope[IDENTITY_KEY]
-        clock = self._broker.runtime.clock
-
-        def refusal() -> str | None:
-            if identity.expires_at_s is not None and clock.wall_ms() / 1000 >= identity.expires_at_s:
-                return "the credentials have expired"
-            try:
-                require()
-            except AdminError as error:
-                return error.reason
-            return None
-
-        return LiveStream(self.sampler, subject, call.holder, refusal)
+        viewer = Viewer(self._broker.runtime, call.scope[IDENTITY_KEY], require)
+        return LiveStream(self.sampler, subject, call.holder, viewer)
 
     async def close(self) -> None:
         """End the live streams. Must be called before the server waits for its requests."""

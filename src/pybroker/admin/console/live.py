@@ -28,10 +28,12 @@ from pybroker.runtime.tasks import TaskOwner
 from pybroker.waiting.fair_shares import FairShares, Holder
 
 if TYPE_CHECKING:
+    from pybroker.auth.authentication import Identity
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.service import BrokerService
     from pybroker.broker.topic.topic_base import TopicBase
     from pybroker.model.names import TopicName
+    from pybroker.runtime.runtime import Runtime
 
 UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 """Also disables buffering in proxies."""
@@ -175,6 +177,11 @@ class LiveSampler:
     @property
     def interval_ms(self) -> int:
         return self._runtime.config.console_sample_interval_ms
+
+    @property
+    def challenge_s(self) -> float:
+        """Time before the expiry of credentials at which the viewer is asked for new ones."""
+        return self._runtime.config.authentication_refresh_check_seconds
 
     def room_of_stream(self) -> Holding:
         """Reserve the memory of one stream. The caller closes the reservation with the stream."""
@@ -324,12 +331,36 @@ class LiveSampler:
         )
 
 
-class LiveStream(Response):
-    """Response with the points of one subject as server-sent events, until `refusal` returns a reason."""
+class Viewer:
+    """The caller of a stream: its credentials, and its permission, which may change while the stream is open."""
 
-    def __init__(
-        self, sampler: LiveSampler, subject: Subject, holder: Holder, refusal: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, runtime: Runtime, identity: Identity, require: Callable[[], None]) -> None:
+        self.identity = identity
+        self._runtime = runtime
+        self._require = require
+
+    def expires_within(self, seconds: float) -> bool:
+        return self.identity.expires_within(seconds, self._runtime.clock.wall_ms() / 1000)
+
+    def refusal(self) -> str | None:
+        """Return why the stream must end; None while it may continue."""
+        if self.expires_within(0):
+            return "the credentials have expired"
+        try:
+            self._require()
+        except AdminError as error:
+            return error.reason
+        return None
+
+
+class LiveStream(Response):
+    """Response with the points of one subject as server-sent events, while the viewer has the permission.
+
+    The event `challenge` requests new credentials, authenticationRefreshCheckSeconds before those of the viewer expire.
+    The viewer then opens another stream with new credentials.
+    """
+
+    def __init__(self, sampler: LiveSampler, subject: Subject, holder: Holder, viewer: Viewer) -> None:
         super().__init__(media_type="text/event-stream", headers=HEADERS | UNBUFFERED)
         del self.headers["content-length"]
         self._sampler = sampler
@@ -337,7 +368,7 @@ class LiveStream(Response):
         self.holder = holder
         self.is_ended = False
         """True if an administrator has ended the stream."""
-        self._refusal = refusal
+        self._viewer = viewer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
@@ -356,7 +387,7 @@ class LiveStream(Response):
             sampler.leave(self)
 
     def _why_ended(self) -> str | None:
-        return "an operator has ended it" if self.is_ended else self._refusal()
+        return "an operator has ended it" if self.is_ended else self._viewer.refusal()
 
     async def _tell(self, send: Send, watched: Watched) -> None:
         async def event(name: str, value: object) -> None:
@@ -365,7 +396,12 @@ class LiveStream(Response):
 
         await event("begin", {"fields": FIELDS[self.subject.kind], "intervalMs": self._sampler.interval_ms})
         seen = 0
+        is_challenged = False
         while (why := self._why_ended()) is None and not self._sampler.is_closed:
+            if not is_challenged and self._viewer.expires_within(self._sampler.challenge_s):
+                is_challenged = True
+                assert self._viewer.identity.expires_at_s is not None
+                await event("challenge", {"expiresAt": round(self._viewer.identity.expires_at_s * 1000)})
             if watched.count > seen:
                 points = watched.since(seen)
                 seen = watched.count
@@ -375,4 +411,4 @@ class LiveStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-__all__ = ["FIELDS", "LiveSampler", "LiveStream", "Subject"]
+__all__ = ["FIELDS", "LiveSampler", "LiveStream", "Subject", "Viewer"]

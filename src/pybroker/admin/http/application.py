@@ -28,8 +28,9 @@ from pybroker.admin.http.accepted_hosts import AcceptedHosts
 from pybroker.admin.http.request_limit import RequestLimit
 from pybroker.admin.http.route_table import RouteTable
 from pybroker.auth import provider_names
-from pybroker.auth.authentication import Identity
-from pybroker.errors import AdminError, BrokerError, StoreError
+from pybroker.auth.authentication import Identity, RemoteClient
+from pybroker.auth.proxied_role import ORIGINAL_PRINCIPAL_HEADER
+from pybroker.errors import AdminError, AuthorizationError, BrokerError, StoreError
 from pybroker.runtime import logs
 from pybroker.waiting.request_holder import ASKING
 
@@ -55,6 +56,8 @@ ANSWERED_KEY = "answered"  # called with each response's status
 CLOSING_STATUSES = frozenset({408, 413, 431})
 
 ANONYMOUS = Identity(None, "none", None)
+INVALID_ORIGINAL_PRINCIPAL = "Invalid combination of Original principal cannot be empty if the request is via proxy."
+"""Pulsar's text for all invalid combinations of the roles of proxy and client."""
 
 # A request through a proxy may contain the server's address.
 _ABSOLUTE = re.compile(r"^https?://[^/]*", re.IGNORECASE)
@@ -95,8 +98,8 @@ class Application:
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
                 if self._accepted_hosts is not None and scope[IDENTITY_KEY].method == provider_names.NONE:
                     self._accepted_hosts.check(Headers(scope=scope).get("host"))
-                authorization, role = self._broker.broker_context.authorization, scope[IDENTITY_KEY].role
-                share.holder = authorization.holder(role, share.holder.name)
+                authorization = self._broker.broker_context.authorization
+                share.holder = authorization.holder(scope[IDENTITY_KEY].principal, share.holder.name)
                 ASKING.set(share.holder)
                 await self._table.router(scope["path"])(scope, answer.receive, answer.send)
             except ClientGone:
@@ -132,17 +135,18 @@ class Application:
             return ANONYMOUS
         if is_of_console(path) or (path == "/" and "text/html" in Headers(scope=scope).get("accept", "")):
             return ANONYMOUS
-        certificate = scope["state"][PEER_CERTIFICATE_KEY]
+        client = RemoteClient(_client_address(scope), scope["state"][PEER_CERTIFICATE_KEY])
         # Clients that cannot set headers pass the token in the URL.
         query_token = QueryParams(scope["query_string"]).get("token", "")
-        authentication = self._broker.authentication
-        method, data = authentication.http_credentials(Headers(scope=scope), certificate, query_token)
-        return await authentication.authenticate_in_turn(
-            method, data, certificate, self._now_s(), _client_address(scope)
-        )
-
-    def _now_s(self) -> float:
-        return self._runtime.clock.wall_ms() / 1000
+        headers = Headers(scope=scope)
+        identity = await self._broker.authentication.authenticate_http(headers, client, query_token)
+        original = headers.get(ORIGINAL_PRINCIPAL_HEADER, "")
+        authorization = self._broker.broker_context.authorization
+        try:
+            principal = authorization.with_original_principal(identity.role, original, may_be_equal=True)
+        except AuthorizationError as error:
+            raise AdminError(401, f"{INVALID_ORIGINAL_PRINCIPAL} ({error})") from None
+        return identity.of_client(principal) if original else identity
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:
         match error:

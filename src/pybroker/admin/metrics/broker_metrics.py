@@ -67,6 +67,7 @@ class BrokerLines:
         yield from self._cache()
         yield from resource_group_lines(self._samples, self._broker.broker_context.resource_groups, self._rates.groups)
         yield from self._metadata()
+        yield from self._authentication()
         yield from self._internals()
         yield from self._process()
 
@@ -178,6 +179,23 @@ class BrokerLines:
         host = figures.broker_host(self._broker)
         for name, value in values.items():
             yield from self._samples.gauge(f"pulsar_{name}", value, broker=host, metric=metric)
+
+    def _authentication(self) -> Iterator[str]:
+        """Yield successful and failed authentications; none without authentication."""
+        authentication, samples = self._broker.authentication, self._samples
+        if not authentication.enabled:
+            return
+        yield from samples.counter("pulsar_expired_token", authentication.expired_tokens)
+        yield from samples.histogram("pulsar_expiring_token_minutes", authentication.expiring_minutes)
+        name = "pulsar_authentication_success"
+        yield type_line(name, "counter")
+        for (provider, method), total in authentication.successes.items():
+            yield f"{name}_total{samples.labels(provider_name=provider, auth_method=method)} {total}\n"
+        name = "pulsar_authentication_failures"
+        yield type_line(name, "counter")
+        for key, total in authentication.failures.items():
+            labels = samples.labels(provider_name=key.provider, auth_method=key.method, reason=key.reason)
+            yield f"{name}_total{labels} {total}\n"
 
     def _internals(self) -> Iterator[str]:
         samples, stats, broker = self._samples, self._runtime.stats, self._broker

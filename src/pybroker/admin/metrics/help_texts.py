@@ -263,6 +263,10 @@ _TXN = {
 }
 _OF_PULSAR = {
     "version_info": "Version of the broker; always 1.",
+    "expired_token_total": "Tokens that were refused because they have expired.",
+    "expiring_token_minutes": "Accepted tokens, by their remaining lifetime in minutes.",
+    "authentication_success_total": "Successful authentications, by provider and method.",
+    "authentication_failures_total": "Failed authentications, by provider, method and reason.",
     "active_connections": "Open connections of clients.",
     "connection_created_total_count": "Connections of clients created.",
     "connection_create_success_count": "Connections of clients that completed their handshake.",

@@ -144,7 +144,7 @@ async def get_transaction_metadata(call: Call) -> Response:
 
 def _shown(call: Call, coordinator: Coordinator, transaction: Transaction) -> dict[str, Any]:
     now_ms = call.runtime.clock.wall_ms()
-    with_own = call.broker.broker_context.authorization.may_use(transaction.owner, call.role)
+    with_own = call.broker.broker_context.authorization.may_use(transaction.owner, call.principal)
     loaded = call.broker.loaded.persistent.get
     return transaction_metadata(coordinator, transaction, now_ms, loaded, with_own=with_own)
 

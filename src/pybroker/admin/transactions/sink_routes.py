@@ -125,7 +125,7 @@ def _require_batch(batch: int) -> None:
 def _asking(call: Call) -> Asking:
     authorization = call.broker.broker_context.authorization
     owner = call.role if authorization.enabled else None
-    return Asking(owner, authorization.may_all(call.role), call.holder)
+    return Asking(owner, authorization.may_all(call.principal), call.holder)
 
 
 async def _coordinator(call: Call, sink: str) -> Coordinator:
@@ -135,7 +135,7 @@ async def _coordinator(call: Call, sink: str) -> Coordinator:
     coordinator = await call.broker.transactions.of_sink(sink)
     if coordinator.state.marks.get(sink) is None:
         authorization = call.broker.broker_context.authorization
-        if not await in_slices(authorization.may_produce_somewhere(call.role), call.runtime.clock):
+        if not await in_slices(authorization.may_produce_somewhere(call.principal), call.runtime.clock):
             raise AdminError(
                 403,
                 f"Cannot create the sink {sink}: role {call.role!r} has no permission to produce to a topic. "

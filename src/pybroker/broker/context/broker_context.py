@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pybroker.auth.authorization import AuthorizationService
+    from pybroker.auth.proxied_role import Principal
     from pybroker.broker.context.added_entry_metadata import AddedMetadata
     from pybroker.broker.context.pending_transaction_ends import PendingEndOf
     from pybroker.broker.context.producer_names import ProducerNames
@@ -91,8 +92,8 @@ class BrokerContext:
         """Read leases on loaded and unloaded topics. Unloading a topic ends no lease."""
         self.compaction_slot = asyncio.Semaphore(1)
         """Allows one compaction at a time, so that memory for keys is used by one compaction only."""
-        self.taking_part: Callable[[TxnId, str | None, str, str | None], BrokerError | None] = _anybody
-        """Returns the error if a role may not use a transaction on a topic or subscription, else None."""
+        self.taking_part: Callable[[TxnId, Principal, str, str | None], BrokerError | None] = _anybody
+        """Returns the error if a client may not use a transaction on a topic or subscription, else None."""
         self.pending_end_of: PendingEndOf = _no_pending_end
         """Returns why a transaction may already be committed at its coordinator, else None."""
         self.ownership: TopicOwnership | None = None
@@ -139,7 +140,7 @@ class BrokerContext:
         return min(most_ms, first_ms << min(failures - 1, 16)) / 1000
 
 
-def _anybody(_txn: TxnId, _role: str | None, _topic: str, _subscription: str | None) -> None: ...
+def _anybody(_txn: TxnId, _principal: Principal, _topic: str, _subscription: str | None) -> None: ...
 
 
 def _no_pending_end(_txn: TxnId) -> None: ...

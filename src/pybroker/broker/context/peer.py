@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+from pybroker.auth.proxied_role import Principal, principal_of
 from pybroker.dispatch.dispatcher import Delivery
 from pybroker.errors import BrokerError
 from pybroker.model.events import SendRun
@@ -55,12 +56,19 @@ class Peer(ABC):
     """`/ip:port`"""
     client_version: str
     role: str | None
+    proxy_role: str | None = None
+    """Role of the Pulsar proxy through which the client connects."""
     takes_entry_metadata: bool = False
     memory_waits: MemoryWaits = NO_MEMORY_WAITS
     full_since_ms: float | None = None
     """Time since which the client does not read from its socket, by the monotonic clock; None if it reads."""
     supports_partial_producer: bool = False
     """Reported by the client; used only for statistics."""
+
+    @property
+    def principal(self) -> Principal:
+        """Return the role with that of a proxy, for authorization."""
+        return principal_of(self.role, self.proxy_role)
 
     @property
     def unsent_bytes(self) -> int:

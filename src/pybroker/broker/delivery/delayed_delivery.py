@@ -268,7 +268,8 @@ class DelayedDelivery(Stage):
         return is_complete
 
     async def close(self) -> None:
-        """Store the unstored part of the index and stop the timer. Raises StoreError after closing."""
+        """Stop the timer, and store the unstored part of the index. Raises StoreError if the store fails; the index is closed
+        even then."""
         self._alarm.stop()
         await self._storage.close()
 

@@ -164,7 +164,8 @@ class DelayedIndexStorage(CursorOwner):
         return encode_whole(runs, self._changed)
 
     async def close(self) -> None:
-        """Store the unstored part of the index. Idempotent. Raises StoreError after closing."""
+        """Store the unstored part of the index. Idempotent. Raises StoreError if the store fails; the storage is closed even
+        then."""
         if self.is_closed:
             return
         if self._record_id:

@@ -75,7 +75,7 @@ class SubscriptionTransactions(Stage):
         """
         topic = self._topic
         refused = self._refused_before(txn) or topic.broker_context.taking_part(
-            txn, consumer.peer.role, str(topic.name), self._name
+            txn, consumer.peer.principal, str(topic.name), self._name
         )
         if refused is None:
             refused = self.hold(txn, what)

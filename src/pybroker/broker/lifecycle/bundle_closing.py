@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -55,14 +56,14 @@ class BundleClosing:
         ranges = _Ranges(bundles)
         loaded = self._loaded(ranges)
         loading = [name for name in self._topics.loading() if ranges.contain(name)]
-        for coordinator in self._coordinators.running():
-            if ranges.contain(partition_of(coordinator.id)):
-                await self._coordinators.stop(coordinator.id)
-        await self._closing.close_topics(loaded)
-        for name in loading:
-            await self._topics.settled(name)
-        names = {str(name) for name in loading}
-        await self._closing.close_topics([topic for topic in self._loaded(ranges) if str(topic.name) in names])
+        running = [each.id for each in self._coordinators.running() if ranges.contain(partition_of(each.id))]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._coordinators.stop(running))
+            await self._closing.close_topics(loaded)
+            for name in loading:
+                await self._topics.settled(name)
+            names = {str(name) for name in loading}
+            await self._closing.close_topics([topic for topic in self._loaded(ranges) if str(topic.name) in names])
 
     def _loaded(self, ranges: _Ranges) -> list[TopicBase]:
         return [topic for topic in self._topics.loaded.all() if ranges.contain(topic.name)]

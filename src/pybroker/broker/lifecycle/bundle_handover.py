@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from pybroker.cluster.ownership.namespace_bundle import NamespaceBundle
     from pybroker.runtime.runtime import Runtime
 
-AT_ONCE = 4
-"""Number of bundles that are handed over at the same time."""
-HANDOVER_SHARE = 0.75
-"""Part of `brokerShutdownTimeoutMs` for the handover. In the rest, the broker closes the remaining bundles."""
-LOOKUP_WAIT_S = 5.0
-LEADER_WAIT_S = 5.0
-"""Wait for the next leader, if this broker was the leader."""
-
 
 class BundleHandover:
     """Handover of all bundles, used once, after the broker has left the cluster."""
@@ -38,7 +30,7 @@ class BundleHandover:
         self._ownership = ownership
         self._others = others
         self._per_s = per_s
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._config = runtime.config
 
     async def run(self) -> None:
         """Hand over all bundles, also those that are being acquired. Without another broker, do nothing."""
@@ -47,11 +39,12 @@ class BundleHandover:
         if not await self._has_other_brokers():
             return
         started_ms, count = clock.monotonic_ms(), 0
+        slots = asyncio.Semaphore(self._config.max_concurrent_bundle_handovers)
         while bundles := ownership.shared_bundles():
             async with asyncio.TaskGroup() as group:
                 for bundle in bundles:
-                    await self._slots.acquire()
-                    group.create_task(self._hand_over(bundle))
+                    await slots.acquire()
+                    group.create_task(self._hand_over(bundle)).add_done_callback(lambda _: slots.release())
                     if self._per_s > 0:
                         await self._runtime.sleep(1 / self._per_s)
             count += len(bundles)
@@ -66,10 +59,13 @@ class BundleHandover:
         return [each for each in found if each.broker_id != own]
 
     async def _has_other_brokers(self) -> bool:
+        """Return whether another broker can take bundles. Waits up to `bundleHandoverLeaderTimeoutMs` for a
+        leader, which assigns by load.
+        """
         if not self._other_brokers():
             return False
         try:
-            async with asyncio.timeout(LEADER_WAIT_S):
+            async with asyncio.timeout(self._config.bundle_handover_leader_timeout_ms / 1000):
                 while self._other_brokers() and self._ownership.registry.leader() not in self._other_brokers():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         except TimeoutError:
@@ -77,18 +73,15 @@ class BundleHandover:
         return bool(self._other_brokers())
 
     async def _hand_over(self, bundle: NamespaceBundle) -> None:
-        try:
-            await self._ownership.release(bundle)
-            for broker in self._other_brokers():
-                if await self._assigned(bundle, broker):
-                    return
-        finally:
-            self._slots.release()
+        await self._ownership.release(bundle)
+        for broker in self._other_brokers():
+            if await self._assigned(bundle, broker):
+                return
 
     async def _assigned(self, bundle: NamespaceBundle, broker: RegisteredBroker) -> bool:
         url = broker.web_service_url or broker.web_service_url_tls
         try:
-            async with asyncio.timeout(LOOKUP_WAIT_S):
+            async with asyncio.timeout(self._config.bundle_handover_lookup_timeout_ms / 1000):
                 await self._others.look_up(url, bundle, is_authoritative=False, patience_s=0)
         except (AdminError, BrokerError, StoreError, TimeoutError) as error:
             # The first client that looks up a topic of the bundle gives it an owner.

@@ -15,19 +15,14 @@ from pybroker.cluster.ownership.broker_probes import BrokerProbes
 from pybroker.cluster.ownership.bundle_ownership import BundleOwnership, Owner, OwnerKind
 from pybroker.errors import MetadataError, ServiceNotReady
 
-LONGEST_S = 20.0
-"""A parked lookup is answered after this time in any case, within the operation timeout of clients (30 s)."""
-MAX_PARKED = 10_000
-"""Further lookups are not parked: they get the address of the unreachable broker immediately."""
-CHECK_PAUSE_S = 2.0
-"""How often a parked lookup asks whether its owner accepts connections again."""
-DECISION_PAUSE_S = 0.2
-"""The same interval for a bundle without an owner, because the broker is not notified of another leader or another choice."""
+CHECKS_WITHOUT_OWNER = 10
+"""How many times more often a lookup is checked while its bundle has no owner, because the broker is not notified of
+another leader or another choice."""
 
 if TYPE_CHECKING:
     from pybroker.broker.context.presence import Presence
     from pybroker.model.names import TopicName
-    from pybroker.runtime.clock import Clock
+    from pybroker.runtime.runtime import Runtime
 
 
 class LookupAnswer(NamedTuple):
@@ -43,11 +38,12 @@ class LookupAnswer(NamedTuple):
 class ClusterLookups:
     """Looks up the broker that serves a topic. This broker may acquire a bundle without an owner."""
 
-    def __init__(self, ownership: BundleOwnership, presence: Presence, probes: BrokerProbes, clock: Clock) -> None:
+    def __init__(self, runtime: Runtime, ownership: BundleOwnership, presence: Presence, probes: BrokerProbes) -> None:
+        self._config = runtime.config
+        self._clock = runtime.clock
         self._ownership = ownership
         self._presence = presence
         self._probes = probes
-        self._clock = clock
         self.parked = 0
 
     async def answer(
@@ -64,7 +60,7 @@ class ClusterLookups:
         Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
         """
         owner = await self._owner(topic, listener_name, is_authoritative=is_authoritative)
-        if self._is_lost(owner) and self.parked < MAX_PARKED:
+        if self._is_lost(owner) and self.parked < self._config.max_parked_lookups:
             self.parked += 1
             try:
                 with parking():
@@ -83,12 +79,14 @@ class ClusterLookups:
     async def _other_owner(
         self, owner: Owner, topic: TopicName, listener_name: str | None, *, is_authoritative: bool
     ) -> Owner:
-        """Return the owner when it accepts connections, or after LONGEST_S seconds."""
+        """Return the owner when it accepts connections, or after `parkedLookupTimeoutMs`."""
         bundle = self._ownership.bundle_of(topic)
-        ends_ms = self._clock.monotonic_ms() + LONGEST_S * 1000
+        ends_ms = self._clock.monotonic_ms() + self._config.parked_lookup_timeout_ms
         while self._is_lost(owner) and (left_ms := ends_ms - self._clock.monotonic_ms()) > 0:
-            pause_s = CHECK_PAUSE_S if owner.kind is OwnerKind.OTHER else DECISION_PAUSE_S
-            await self._ownership.document_changed(bundle, min(pause_s, left_ms / 1000))
+            pause_ms: float = self._config.parked_lookup_check_interval_ms
+            if owner.kind is OwnerKind.REDIRECT:
+                pause_ms /= CHECKS_WITHOUT_OWNER
+            await self._ownership.document_changed(bundle, min(pause_ms, left_ms) / 1000)
             owner = await self._owner(topic, listener_name, is_authoritative=is_authoritative)
         return owner
 

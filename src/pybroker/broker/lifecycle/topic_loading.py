@@ -232,8 +232,9 @@ class TopicLoading:
 
     async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
         path = metadata_paths.managed_ledger(name)
-        if await self._ledgers.exists(path):
-            return await self._ledgers.open(path)
+        existing = await self._ledgers.open_existing(path)
+        if existing is not None:
+            return existing
         if not may_create:
             raise TopicNotFound(f"Topic {name} not found")
         self._creation.require_automatic(name)

@@ -168,7 +168,7 @@ async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
 def _close_if_right_revoked(watcher: TopicWatcher, authorization: AuthorizationService) -> None:
     namespace = watcher.watched.namespace
     try:
-        authorization.require_list_topics(namespace, watcher.role)
+        authorization.require_list_topics(namespace, watcher.principal)
     except AuthorizationError as error:
         logs.info("topic_watcher.right_revoked", namespace=namespace, reason=str(error))
         watcher.close_from_broker()

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
+from pybroker.auth.proxied_role import Principal
 from pybroker.model.names import NamespaceName
 from pybroker.model.topic_patterns import TopicsPattern, topics_hash
 
@@ -118,7 +119,7 @@ class TopicWatcher(ABC):
 
     @property
     @abstractmethod
-    def role(self) -> str | None: ...
+    def principal(self) -> Principal: ...
 
     @property
     @abstractmethod

@@ -213,7 +213,7 @@ class ProducerRegistry:
         is_claimant = holder is not None and self.attached.get(holder.name) is not holder
         for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):
             try:
-                self._topic.broker_context.authorization.require_produce(self._topic.name, producer.peer.role)
+                self._topic.broker_context.authorization.require_produce(self._topic.name, producer.peer.principal)
             except AuthorizationError as error:
                 producer.detach()
                 self._refuse(producer, error)

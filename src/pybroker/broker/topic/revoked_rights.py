@@ -39,7 +39,7 @@ def disconnect_revoked(
 
 def _check_producer(topic: TopicName, producer: Producer, authorization: AuthorizationService) -> None:
     try:
-        authorization.require_produce(topic, producer.peer.role)
+        authorization.require_produce(topic, producer.peer.principal)
     except AuthorizationError as error:
         logs.info("producer.right_revoked", topic=topic, producer=producer.name, reason=str(error))
         producer.close_from_broker()
@@ -49,7 +49,7 @@ def _check_consumer(
     topic: TopicName, subscription: str, consumer: Consumer, authorization: AuthorizationService
 ) -> None:
     try:
-        authorization.require_consume(topic, subscription, consumer.peer.role)
+        authorization.require_consume(topic, subscription, consumer.peer.principal)
     except AuthorizationError as error:
         logs.info("consumer.right_revoked", topic=topic, consumer=consumer.name, reason=str(error))
         consumer.close_from_broker()

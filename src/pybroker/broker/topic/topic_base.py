@@ -137,7 +137,7 @@ class TopicBase(ABC):
         """
         self.require_open()
         # The permission may have been revoked while the request waited.
-        self.broker_context.authorization.require_produce(self.name, producer.peer.role)
+        self.broker_context.authorization.require_produce(self.name, producer.peer.principal)
         producer_admission.require_encryption(self.shared, producer)
 
     @abstractmethod
@@ -233,7 +233,7 @@ class TopicBase(ABC):
         AuthorizationError.
         """
         self.require_open()
-        self.broker_context.authorization.require_consume(self.name, subscription.name, consumer.peer.role)
+        self.broker_context.authorization.require_consume(self.name, subscription.name, consumer.peer.principal)
         consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
         subscription.add_consumer(consumer, kind)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.auth.proxied_role import Principal, client_role
 from pybroker.errors import BrokerError, InvalidTxnStatus, NotAllowedError, TransactionNotFound
 from pybroker.transactions.coordinator_state import Status, Transaction
 from pybroker.transactions.coordinators import Coordinators, is_ready
@@ -25,8 +26,10 @@ class TakingPart:
         self._coordinators = coordinators
         self._authorization = authorization
 
-    def refusal(self, txn: TxnId, role: str | None, topic: str, subscription: str | None = None) -> BrokerError | None:
-        """Return the error if `role` may not use `txn` on this topic or subscription, else None."""
+    def refusal(
+        self, txn: TxnId, principal: Principal, topic: str, subscription: str | None = None
+    ) -> BrokerError | None:
+        """Return the error if `principal` may not use `txn` on this topic or subscription, else None."""
         if not self._coordinators.is_enabled:
             return None
         if not self._coordinators.runs(txn.most):
@@ -39,8 +42,8 @@ class TakingPart:
             return TransactionNotFound(f"Transaction {txn} has ended or never existed. Please use a new transaction")
         if transaction.status is not Status.OPEN:
             return InvalidTxnStatus(f"Transaction {txn} is {transaction.status}. Please use a new transaction")
-        if not self._authorization.may_use(transaction.owner, role):
-            return TransactionNotFound(f"Transaction {txn} belongs to another role than {role}")
+        if not self._authorization.may_use(transaction.owner, principal):
+            return TransactionNotFound(f"Transaction {txn} belongs to another role than {client_role(principal)}")
         if not _takes_part(transaction, topic, subscription):
             what = topic if subscription is None else f"subscription {subscription} of {topic}"
             return NotAllowedError(

@@ -103,7 +103,7 @@ class TopicTransactions(CursorOwner):
         except BrokerError as refusal:
             return rows(run, ()), [(run, refusal)]
         topic = self._topic
-        refused_part = topic.broker_context.taking_part(run.txn, producer.peer.role, str(topic.name), None)
+        refused_part = topic.broker_context.taking_part(run.txn, producer.peer.principal, str(topic.name), None)
         if refused_part is not None:
             # At any other error, clients reconnect and send the messages again.
             return rows(run, ()), [(run, NotAllowedError(str(refused_part)))]

@@ -105,7 +105,8 @@ def _private(content: bytes, algorithm: str | None) -> tuple[PrivateKey, str]:
 
 
 def parts_of(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the unverified header and claims of the token. Raises ValueError, without any part of the token."""
+    """Return the unverified header and claims of the token. Raises ValueError, whose text contains no part of
+    the token."""
     pieces = token.split(b".")
     if len(pieces) != 3:
         raise ValueError("the token does not consist of three parts separated by dots")

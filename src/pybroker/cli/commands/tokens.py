@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pybroker.auth.locations import read_location
-from pybroker.auth.token_provider import MAX_TOKEN_BYTES, TokenProvider, TokenSettings
+from pybroker.auth.token_claims import MAX_TOKEN_BYTES
+from pybroker.auth.token_provider import TokenProvider, TokenSettings
 from pybroker.cli.commands import token_keys
 from pybroker.cli.exit_codes import EXIT_OK, CommandFailed, WrongUsage
 from pybroker.cli.output import add_json_option, output_of
@@ -178,7 +179,7 @@ def _validate(options: argparse.Namespace) -> int:
     except ConfigError as error:
         raise WrongUsage(str(error)) from None
     try:
-        identity = provider.authenticate(token, None, time.time())
+        identity = provider.verify(token, time.time())
     except AuthenticationError as error:
         raise CommandFailed(str(error)) from None
     _, claims = token_keys.parts_of(token)

@@ -397,6 +397,10 @@ class BundleOwnership:
         """
         if system_topics.is_heartbeat_namespace(bundle.namespace):
             return
+        # Many bundles of a namespace are acquired at once after the loss of a broker: they do not wait for each other.
+        stored = await self._resources.stored_boundaries(bundle.namespace)
+        if stored is not None and is_bundle_of(bundle, stored):
+            return
         await self._resources.refresh(metadata_paths.local_policies(bundle.namespace))
         if not is_bundle_of(bundle, self.boundaries(bundle.namespace)):
             raise MetadataError(f"Namespace bundle {bundle} was split or deleted; look the topic up again")

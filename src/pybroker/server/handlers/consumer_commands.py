@@ -64,7 +64,7 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     with refused_to("subscribe"):
-        connection.broker.broker_context.authorization.require_consume(name, request.subscription, connection.role)
+        connection.broker.broker_context.authorization.require_consume(name, request.subscription, connection.principal)
     consumer = await connection.consumer_set_ups.set_up(consumer_id, _attach(connection, request, name))
     if consumer is None:
         return

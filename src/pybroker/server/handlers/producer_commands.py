@@ -95,9 +95,9 @@ def _require_supported(connection: Connection, request: pb.CommandProducer) -> N
 def _require_rights(connection: Connection, request: pb.CommandProducer, name: TopicName) -> None:
     authorization = connection.broker.broker_context.authorization
     with refused_to("Produce"):
-        authorization.require_produce(name, connection.role)
+        authorization.require_produce(name, connection.principal)
         if request.initial_subscription_name:
-            authorization.require_consume(name, request.initial_subscription_name, connection.role)
+            authorization.require_consume(name, request.initial_subscription_name, connection.principal)
 
 
 async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> OpenProducer:

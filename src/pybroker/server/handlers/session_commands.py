@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pybroker.auth.authentication import Identity
-from pybroker.errors import AuthenticationError, BrokerError, NotAllowedError, ProtocolViolation, TooManyRequests
+from pybroker.auth import provider_names
+from pybroker.auth.authentication import UNIDENTIFIED, Challenge, Identity, RemoteClient
+from pybroker.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    NotAllowedError,
+    ProtocolViolation,
+    TooManyRequests,
+)
 from pybroker.runtime import logs
+from pybroker.server.pending_authentication import PendingAuthentication
 from pybroker.version import __version__
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import replies
@@ -16,6 +25,8 @@ if TYPE_CHECKING:
     from pybroker.server.connection import Connection
 
 AUTH_REFRESH_CHALLENGE = b"PulsarAuthRefresh"
+REPEAT_CHALLENGE_S = 1.0
+"""A client keeps a token until it expires by its own clock, and so can renew it with the same token at the last moment."""
 _AUTH_METHODS = {pb.AuthMethodYcaV1: "ycav1", pb.AuthMethodAthens: "athenz"}
 
 
@@ -31,51 +42,86 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
         _refuse(connection, NotAllowedError(f"Reached the maximum number of connections ({limit})"))
         return
     method = request.auth_method_name or _AUTH_METHODS.get(request.auth_method, "")
-    if request.original_principal or request.original_auth_data:
-        refusal = AuthenticationError(
-            "connections through a Pulsar proxy are not supported; connect to the broker directly"
-        )
-        _not_authenticated(connection, method, refusal)
+    if not broker.authentication.enabled:
+        _open_session(connection, request, UNIDENTIFIED)
         return
-    if broker.authentication.is_immediate(method, request.auth_data):
-        try:
-            identity = broker.authentication.authenticate(
-                method, request.auth_data, connection.certificate, broker.runtime.clock.wall_ms() / 1000
-            )
-        except AuthenticationError as error:
-            _not_authenticated(connection, method, error)
-        else:
-            _open_session(connection, request, identity)
-    else:
-        connection.session.move_to(SessionState.AUTHENTICATING)
-        connection.tasks.start(_connect_in_turn(connection, method, request), "authenticate")
+    connection.session.move_to(SessionState.AUTHENTICATING)
+    _take_credentials(connection, _begin(connection, method, request), request.auth_data)
 
 
-async def _connect_in_turn(connection: Connection, method: str, request: pb.CommandConnect) -> None:
+def _begin(connection: Connection, method: str, request: pb.CommandConnect | None) -> PendingAuthentication:
+    client = RemoteClient(connection.host, connection.certificate)
+    state = connection.broker.authentication.begin(method, client)
+    connection.authentication = PendingAuthentication(method, state, request)
+    return connection.authentication
+
+
+def _take_credentials(connection: Connection, pending: PendingAuthentication, data: bytes) -> None:
+    pending.is_step_running = True
+    connection.tasks.start(_step(connection, pending, data), "authenticate")
+
+
+async def _step(connection: Connection, pending: PendingAuthentication, data: bytes) -> None:
+    """Process credentials, or the answer to a challenge. Ends with CONNECTED or renewed credentials, with
+    AUTH_CHALLENGE, or with the end of the connection.
+    """
     try:
-        identity = await _authenticate_in_turn(connection, method, request.auth_data)
-    except (AuthenticationError, TooManyRequests) as error:
-        _not_authenticated(connection, method, error)
+        found = await pending.state.authenticate(data)
+        if pending.request is not None and isinstance(found, Identity):
+            found = await _with_original_principal(connection, pending.request, found)
+    except (AuthenticationError, AuthorizationError, TooManyRequests) as error:
+        has_expired = isinstance(error, AuthenticationError) and error.reason == AuthenticationError.EXPIRED
+        if pending.request is None and has_expired and not pending.is_repeated:
+            await _repeat_challenge(connection, pending)
+        elif connection.session.state is not SessionState.CLOSED:
+            _refuse(connection, error, f" (authentication method: {pending.method or 'none'})")
         return
-    if connection.session.state is SessionState.AUTHENTICATING:
-        _open_session(connection, request, identity)
+    finally:
+        pending.is_step_running = False
+    if connection.session.state is SessionState.CLOSED:
+        return
+    if isinstance(found, Challenge):
+        _challenge(connection, pending.method, found.data)
+        return
+    connection.authentication = None
+    if pending.request is not None:
+        _open_session(connection, pending.request, found)
+    else:
+        _renew(connection, found)
 
 
-async def _authenticate_in_turn(connection: Connection, method: str, data: bytes) -> Identity:
+async def _with_original_principal(connection: Connection, request: pb.CommandConnect, identity: Identity) -> Identity:
+    """Return the identity of the client that the proxy with `identity` connects. Without a proxy: `identity`.
+
+    Raises AuthenticationError for invalid credentials of the client, and AuthorizationError for invalid roles.
+    """
     broker = connection.broker
-    return await broker.authentication.authenticate_in_turn(
-        method, data, connection.certificate, broker.runtime.clock.wall_ms() / 1000, connection.host
-    )
+    original, connection.is_of_proxy = request.original_principal, bool(request.original_principal)
+    expiring = identity
+    is_proxied = request.original_principal or request.original_auth_data
+    if is_proxied and broker.runtime.config.authenticate_original_auth_data:
+        client = RemoteClient(connection.host)
+        method = request.original_auth_method or provider_names.NONE
+        data = request.original_auth_data.encode()
+        expiring = await broker.authentication.authenticate(method, data, client)
+        original, connection.is_of_proxy = expiring.role or "", False
+    authorization = broker.broker_context.authorization
+    return expiring.of_client(authorization.with_original_principal(identity.role, original))
 
 
-def _not_authenticated(connection: Connection, method: str, error: AuthenticationError | TooManyRequests) -> None:
-    _refuse(connection, error, f" (authentication method: {method or 'none'})")
+async def _repeat_challenge(connection: Connection, pending: PendingAuthentication) -> None:
+    """Request new credentials once more, from a client that sent expired ones."""
+    await connection.runtime.sleep(REPEAT_CHALLENGE_S)
+    if connection.session.state is not SessionState.CLOSED:
+        again = _begin(connection, pending.method, None)
+        again.is_repeated = True
+        _challenge(connection, pending.method, AUTH_REFRESH_CHALLENGE)
 
 
 def _open_session(connection: Connection, request: pb.CommandConnect, identity: Identity) -> None:
     broker = connection.broker
     connection.identity = identity
-    connection.role = connection.identity.role
+    connection.role, connection.proxy_role = identity.role, identity.proxy_role
     connection.client_version = request.client_version
     connection.features = request.feature_flags
     connection.supports_partial_producer = request.feature_flags.supports_partial_producer
@@ -114,61 +160,48 @@ def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
     connection.close(f"refused: {error}")
 
 
-def check_expiry(connection: Connection) -> None:
-    """Request new credentials from a client whose credentials have expired. Close the connection if the client does not
-    support this or does not answer.
+def check_expiry(connection: Connection, period_s: float) -> None:
+    """Request new credentials if they expire before the next check, in `period_s` seconds.
+
+    Close the connection if its credentials have expired and the client does not support this, or if the client has not
+    answered since the previous check.
     """
     identity = connection.identity
-    if identity is None or identity.expires_at_s is None:
+    now_s = connection.runtime.clock.wall_ms() / 1000
+    if identity is None or not identity.expires_within(period_s, now_s):
         return
-    if connection.runtime.clock.wall_ms() / 1000 < identity.expires_at_s:
-        return
-    if connection.is_challenged or not connection.features.supports_auth_refresh:
+    pending = connection.authentication
+    if connection.is_of_proxy:
+        # The proxy cannot send renewed credentials, because it did not forward those of the client.
+        if identity.expires_within(0, now_s):
+            connection.refused("CONNECT", AuthenticationError("the credentials of the proxy have expired"))
+            connection.close("credentials have expired")
+    elif pending is None and connection.features.supports_auth_refresh:
+        _begin(connection, identity.method, None)
+        _challenge(connection, identity.method, AUTH_REFRESH_CHALLENGE)
+    elif (pending is None or not pending.is_step_running) and identity.expires_within(0, now_s):
         connection.refused("CONNECT", AuthenticationError("the credentials have expired"))
         connection.close("credentials have expired")
-        return
-    connection.is_challenged = True
+
+
+def _challenge(connection: Connection, method: str, data: bytes) -> None:
     reply = pb.BaseCommand(type=pb.BaseCommand.AUTH_CHALLENGE)
-    reply.authChallenge.challenge.auth_method_name = identity.method
-    reply.authChallenge.challenge.auth_data = AUTH_REFRESH_CHALLENGE
+    reply.authChallenge.challenge.auth_method_name = method
+    reply.authChallenge.challenge.auth_data = data
     reply.authChallenge.protocol_version = connection.session.protocol_version
     connection.send(replies.frame(reply))
 
 
 def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
-    """Accept renewed credentials of the same role. Close the connection if the role differs."""
-    if connection.session.state is not SessionState.CONNECTED:
-        raise ProtocolViolation(
-            "the client sent AUTH_RESPONSE before the broker sent CONNECTED"
-        )  # the broker sends its challenge later
-    if connection.is_renewing:
-        raise ProtocolViolation("the client sent AUTH_RESPONSE while an earlier AUTH_RESPONSE is being checked")
+    """Continue the authentication with the client's answer to a challenge.
+
+    A client may also renew its credentials without a challenge. Credentials of another role close the connection.
+    """
     response = command.authResponse.response
-    method, data = response.auth_method_name, response.auth_data
-    broker = connection.broker
-    if not broker.authentication.is_immediate(method, data):
-        connection.is_renewing = True
-        connection.tasks.start(_renew_in_turn(connection, method, data), "authenticate")
-        return
-    try:
-        identity = broker.authentication.authenticate(
-            method, data, connection.certificate, broker.runtime.clock.wall_ms() / 1000
-        )
-    except AuthenticationError as error:
-        _refuse(connection, error)
-    else:
-        _renew(connection, identity)
-
-
-async def _renew_in_turn(connection: Connection, method: str, data: bytes) -> None:
-    try:
-        identity = await _authenticate_in_turn(connection, method, data)
-    except (AuthenticationError, TooManyRequests) as error:
-        _refuse(connection, error)
-    else:
-        _renew(connection, identity)
-    finally:
-        connection.is_renewing = False
+    pending = connection.authentication or _begin(connection, response.auth_method_name, None)
+    if pending.is_step_running:
+        raise ProtocolViolation("the client sent AUTH_RESPONSE while an earlier AUTH_RESPONSE is being checked")
+    _take_credentials(connection, pending, response.auth_data)
 
 
 def _renew(connection: Connection, identity: Identity) -> None:
@@ -176,7 +209,6 @@ def _renew(connection: Connection, identity: Identity) -> None:
         _refuse(connection, AuthenticationError("the new credentials are for a different role"))
         return
     connection.identity = identity
-    connection.is_challenged = False
 
 
 def ping(connection: Connection, _command: pb.BaseCommand) -> None:

@@ -24,6 +24,7 @@ from pybroker.wire import replies
 from pybroker.wire.session import SessionState
 
 if TYPE_CHECKING:
+    from pybroker.auth.proxied_role import Principal
     from pybroker.server.connection import Connection
 
 MAX_WATCHERS_PER_CONNECTION = 1000
@@ -100,7 +101,7 @@ def _require_watch(connection: Connection, namespace: NamespaceName) -> None:
 
 def _require_list(connection: Connection, namespace: NamespaceName, what: str, client: str = "Client") -> None:
     with refused_to(what, client):
-        connection.broker.broker_context.authorization.require_list_topics(namespace, connection.role)
+        connection.broker.broker_context.authorization.require_list_topics(namespace, connection.principal)
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
@@ -127,8 +128,8 @@ class ConnectionWatcher(TopicWatcher):
         self._is_answered = False
 
     @property
-    def role(self) -> str | None:
-        return self._connection.role
+    def principal(self) -> Principal:
+        return self._connection.principal
 
     @property
     def is_ready(self) -> bool:

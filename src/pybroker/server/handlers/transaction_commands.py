@@ -76,7 +76,7 @@ def _named(request: _Identified, response: _Identified) -> TxnId:
 
 def _require_own(connection: Connection, transaction: Transaction) -> None:
     """Raise TransactionNotFound unless the role opened the transaction or is a superuser."""
-    if not connection.broker.broker_context.authorization.may_use(transaction.owner, connection.role):
+    if not connection.broker.broker_context.authorization.may_use(transaction.owner, connection.principal):
         raise TransactionNotFound(
             f"Client ({connection.role}) is neither the owner of the transaction {transaction.id} nor a super user"
         )
@@ -84,7 +84,7 @@ def _require_own(connection: Connection, transaction: Transaction) -> None:
 
 def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
     """Raise TransactionNotFound unless the role is a superuser, as a coordinator must be."""
-    if not connection.broker.broker_context.authorization.may_all(connection.role):
+    if not connection.broker.broker_context.authorization.may_all(connection.principal):
         raise TransactionNotFound(
             f"TC client ({connection.role}) is not a super user, and is not allowed to operate on transaction {txn_id}"
         )
@@ -143,7 +143,7 @@ async def add_partition_to_txn(connection: Connection, command: pb.BaseCommand) 
         as_sent: dict[str, str] = {}
         for text in request.partitions:
             name = TopicName.parse(text)
-            connection.broker.broker_context.authorization.require_produce(name, connection.role)
+            connection.broker.broker_context.authorization.require_produce(name, connection.principal)
             names.append(str(name))
             _note_as_sent(as_sent, name, text)
             if len(names) % NAMES_A_TURN == 0:
@@ -168,7 +168,9 @@ async def add_subscription_to_txn(connection: Connection, command: pb.BaseComman
         for each in request.subscription:
             require_short_name(each.subscription, "subscription name")
             name = TopicName.parse(each.topic)
-            connection.broker.broker_context.authorization.require_consume(name, each.subscription, connection.role)
+            connection.broker.broker_context.authorization.require_consume(
+                name, each.subscription, connection.principal
+            )
             pairs.append((str(name), each.subscription))
             _note_as_sent(as_sent, name, each.topic)
             if len(pairs) % NAMES_A_TURN == 0:

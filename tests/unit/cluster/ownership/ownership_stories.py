@@ -132,12 +132,13 @@ async def a_document_created_in_a_lost_session_means_nothing(kind: type[BundleOw
     async with told(kind) as story:
         one, bundle = story.one, story.bundle
 
-        async def refresh(_path: str) -> None:
+        async def stored_boundaries(namespace: NamespaceName) -> list[str]:
             one.store.lose()
             await one.store.end_past_sessions()
             one.store.renew()
+            return one.ownership.boundaries(namespace)
 
-        one.ownership._resources.refresh = refresh  # type: ignore[method-assign, assignment]
+        one.ownership._resources.stored_boundaries = stored_boundaries  # type: ignore[method-assign]
         await one.ownership.acquire(bundle)
         assert not one.ownership.serves(bundle)
         assert await story.two.ownership.acquire(bundle)

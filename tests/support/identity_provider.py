@@ -1,0 +1,211 @@
+"""A small OpenID Connect identity provider over TLS: discovery, keys, and tokens for client credentials.
+
+Its keys are real and can be rotated. `faults` replaces the responses of paths, to test clients with a provider that is
+slow, broken or hostile.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import ssl
+import threading
+import time
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from tests.support import credentials
+from tests.support.credentials import CertificateFiles
+
+DISCOVERY = "/.well-known/openid-configuration"
+KEYS = "/keys"
+TOKEN = "/oauth/token"
+AUDIENCE = "pulsar-cluster"
+Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
+Fault = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+def new_key(algorithm: str) -> Key:
+    """Return a new key for `algorithm`. RSA keys are shared by all tests, because their creation is slow."""
+    match algorithm[:2], algorithm:
+        case (("RS" | "PS"), _):
+            return credentials.rsa_key()
+        case _, "ES384":
+            return ec.generate_private_key(ec.SECP384R1())
+        case _, "ES512":
+            return ec.generate_private_key(ec.SECP521R1())
+        case "ES", _:
+            return ec.generate_private_key(ec.SECP256R1())
+        case _:
+            return ed25519.Ed25519PrivateKey.generate()
+
+
+def public_jwk(key: Key, key_id: str | None, algorithm: str, **members: Any) -> dict[str, Any]:
+    """Return the public key as a member of a key set."""
+    document: dict[str, Any] = jwt.get_algorithm_by_name(algorithm).to_jwk(key.public_key(), as_dict=True)
+    document.pop("key_ops", None)
+    return {**document, "use": "sig", "alg": algorithm, **({} if key_id is None else {"kid": key_id}), **members}
+
+
+class IdentityProvider:
+    """Issues tokens, and serves its documents while `serving` runs."""
+
+    def __init__(self, algorithm: str = "RS256", key_id: str = "first") -> None:
+        self.issuer = "https://localhost:1"
+        self.keys: dict[str, tuple[Key, str]] = {}
+        self.published: list[dict[str, Any]] = []
+        self.add_key(algorithm, key_id)
+        self.lifetime_s = 300.0
+        self.clients: dict[str, str] = {"app": "secret of app"}
+        """Secrets of clients by client id, which is the subject of their tokens."""
+        self.requests: Counter[str] = Counter()
+        self.faults: dict[str, Fault] = {}
+        self.token_requests: list[dict[str, str]] = []
+
+    def add_key(self, algorithm: str, key_id: str) -> None:
+        self.keys[key_id] = new_key(algorithm), algorithm
+        self.published.append(public_jwk(self.keys[key_id][0], key_id, algorithm))
+
+    def rotate(self, algorithm: str, key_id: str) -> None:
+        """Replace all keys by a new one."""
+        self.keys.clear()
+        self.published.clear()
+        self.add_key(algorithm, key_id)
+
+    def token(self, subject: str = "app", *, header: dict[str, Any] | None = None, **changes: Any) -> str:
+        """Return a token of the newest key. `changes` replaces claims; None removes a claim or a member of the header."""
+        key_id, (key, algorithm) = list(self.keys.items())[-1]
+        now_s = time.time()
+        claims = {
+            "iss": self.issuer,
+            "sub": subject,
+            "aud": AUDIENCE,
+            "iat": int(now_s),
+            "nbf": int(now_s),
+            "exp": now_s + self.lifetime_s,
+        } | changes
+        present = {name: value for name, value in claims.items() if value is not None}
+        headers = {name: value for name, value in {"kid": key_id, **(header or {})}.items() if value is not None}
+        # Not `jwt.encode`, which refuses claims of wrong types.
+        return jwt.PyJWS().encode(json.dumps(present).encode(), key, algorithm, headers=headers)
+
+    def settings(self, authority: Path) -> dict[str, str]:
+        """Return the configuration of a broker that trusts this provider."""
+        return {
+            "authenticationEnabled": "true",
+            "authenticationProviders": "org.apache.pulsar.broker.authentication.oidc.AuthenticationProviderOpenID",
+            "openIDAllowedTokenIssuers": self.issuer,
+            "openIDAllowedAudiences": AUDIENCE,
+            "openIDTokenIssuerTrustCertsFilePath": str(authority),
+        }
+
+    def client_parameters(self, directory: Path, client_id: str = "app", **more: str) -> str:
+        """Return the parameters of the client-credentials flow, with the key file in `directory`."""
+        path = directory / f"{client_id}.json"
+        content = {
+            "type": "client_credentials",
+            "client_id": client_id,
+            "client_secret": self.clients[client_id],
+            "issuer_url": self.issuer,
+        }
+        path.write_text(json.dumps(content))
+        parameters = {"type": "client_credentials", "issuer_url": self.issuer, "issuerUrl": self.issuer}
+        return json.dumps(
+            {**parameters, "private_key": path.as_uri(), "privateKey": path.as_uri(), "audience": AUDIENCE, **more}
+        )
+
+    @contextmanager
+    def serving(self, certificate: CertificateFiles) -> Iterator[IdentityProvider]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate.certificate, certificate.key)
+        provider = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                provider.respond(self, self.path, b"")
+
+            def do_POST(self) -> None:
+                provider.respond(self, self.path, self.rfile.read(int(self.headers["content-length"])))
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+            def get_request(self) -> Any:
+                connection, address = super().get_request()
+                connection.settimeout(20)
+                return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                pass  # a client that closes the connection early
+
+        server = Server(("127.0.0.1", 0), Handler)
+        self.issuer = f"https://localhost:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield self
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def respond(self, handler: http.server.BaseHTTPRequestHandler, path: str, body: bytes) -> None:
+        self.requests[path] += 1
+        fault = self.faults.get(path)
+        if fault is not None:
+            fault(handler)
+        elif path == DISCOVERY:
+            send(
+                handler, {"issuer": self.issuer, "jwks_uri": self.issuer + KEYS, "token_endpoint": self.issuer + TOKEN}
+            )
+        elif path == KEYS:
+            send(handler, {"keys": self.published})
+        elif path == TOKEN:
+            self._issue(handler, body)
+        else:
+            send(handler, {"error": "not found"}, 404)
+
+    def _issue(self, handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
+        if handler.headers["content-type"].startswith("application/json"):
+            form = json.loads(body)
+        else:
+            form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
+        scheme, _, basic = handler.headers.get("authorization", "").partition(" ")
+        if scheme == "Basic":
+            form["client_id"], _, form["client_secret"] = b64decode(basic).decode().partition(":")
+        self.token_requests.append(form)
+        client_id = form.get("client_id", "")
+        if form.get("grant_type") != "client_credentials" or self.clients.get(client_id) != form.get("client_secret"):
+            send(handler, {"error": "invalid_client", "error_description": "wrong client id or secret"}, 401)
+            return
+        token = self.token(client_id, aud=form.get("audience", AUDIENCE))
+        send(handler, {"access_token": token, "token_type": "Bearer", "expires_in": int(self.lifetime_s)})
+
+
+def send(
+    handler: http.server.BaseHTTPRequestHandler,
+    document: object,
+    status: int = 200,
+    content_type: str = "application/json",
+    **headers: str,
+) -> None:
+    content = document if isinstance(document, bytes) else json.dumps(document).encode()
+    handler.send_response(status)
+    handler.send_header("Content-Type", content_type)
+    handler.send_header("Content-Length", str(len(content)))
+    for name, value in headers.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(content)
