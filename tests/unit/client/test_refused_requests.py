@@ -19,7 +19,7 @@ TYPES = {
 
 @pytest.mark.parametrize("name", sorted(set(TYPES) - OTHERS))
 def test_response_with_error_raises_it(name: str) -> None:
-    answer = pb.BaseCommand(type=pb.BaseCommand.Type.Value(name))
+    answer = pb.BaseCommand(type=getattr(pb.BaseCommand, name))
     response = getattr(answer, TYPES[name].name)
     response.request_id = 1
     client_connection._raise_refusal(answer)
