@@ -91,6 +91,7 @@ from pybroker.version import __version__
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 if TYPE_CHECKING:
+    from pybroker.admin.http.web_service import WebService
     from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
     from pybroker.cluster.membership.cluster_membership import ClusterMembership
 
@@ -511,7 +512,7 @@ class Broker:
             tls = server_context(config)
             self._refresher = CertificateRefresher(tls, config, self.runtime.stats)
         self.listener = Listener(ServerContext(self.service, command_table()), self._host.new_connection)
-        self.http = HttpServer(self.service, tls, self.runtime.clock)
+        self.http = HttpServer(self.service, tls, self.runtime.clock, self._web_services())
         problems: list[str] = []
         try:
             self.listener.bind(addresses, tls)
@@ -530,6 +531,13 @@ class Broker:
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
         self.service.presence.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
         self._tasks.start(self._run_background(self._refresher), "background")
+
+    def _web_services(self) -> list[WebService]:
+        if not self.config.web_socket_service_enabled:
+            return []
+        from pybroker.websocket.websocket_service import WebSocketService  # noqa: PLC0415  (only for its users)
+
+        return [WebSocketService(self.service)]
 
     async def _publish_addresses(self, resources: Resources) -> None:
         """Store this broker's addresses in the cluster document, unless the metadata store is shared."""
@@ -649,6 +657,7 @@ class Broker:
                 await self.service.end_transactions()
                 await self._leave_cluster()
                 await self.service.hand_over()
+                await self.http.close_services()
                 self.listener.stop_reading()
                 await self.service.tell_clients()
                 await self.listener.close()

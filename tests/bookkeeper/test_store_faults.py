@@ -21,7 +21,7 @@ from pybroker.bookkeeper import BookKeeperOptions, Quorums
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
-from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNode
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
 from pybroker.errors import StoreError

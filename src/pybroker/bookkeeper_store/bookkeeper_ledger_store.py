@@ -20,12 +20,12 @@ from contextlib import contextmanager, suppress
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
 from pybroker.bookkeeper.errors import InvalidMetadata, LedgerClosed, NoSuchLedger, WrongKey
 from pybroker.bookkeeper_store.bookie_watch import BookieWatch
-from pybroker.bookkeeper_store.ledger_custom import custom_metadata
+from pybroker.bookkeeper_store.documents.ledger_custom import custom_metadata
+from pybroker.bookkeeper_store.documents.stored_views import metadata_text
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
 from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
-from pybroker.bookkeeper_store.stored_views import metadata_text
 from pybroker.errors import StoreError
 from pybroker.ledgers.bookie_report import SLOW_APPEND_MS, AppendWait, BookiesReport, ClientStatistics, OperationTimes
 from pybroker.ledgers.ledger_store import (

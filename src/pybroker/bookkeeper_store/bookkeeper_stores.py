@@ -12,7 +12,7 @@ from pybroker.bookkeeper_store.bookie_security import bookie_transport
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
-from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNode
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords

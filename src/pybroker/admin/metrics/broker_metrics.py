@@ -122,6 +122,10 @@ class BrokerLines:
         yield type_line(name, "counter")
         for command, cause, total in broker.runtime.stats.refusals.totals():
             yield f"{name}_total{samples.labels(command=command, cause=cause)} {total}\n"
+        name = "pybroker_refused_accesses"
+        yield type_line(name, "counter")
+        for (interface, reason), total in broker.runtime.stats.refused_accesses.items():
+            yield f"{name}_total{samples.labels(interface=interface, cause=reason)} {total}\n"
 
     def _load(self) -> Iterator[str]:
         yield from self._about(figures.HEALTH, figures.health_figures(self._runtime.stats))
