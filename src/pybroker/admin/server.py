@@ -46,6 +46,7 @@ from pybroker.admin.namespaces import (
     resource_quota_routes,
     tenant_routes,
 )
+from pybroker.admin.namespaces.bundle_split_routes import BundleSplitRoutes
 from pybroker.admin.policies import namespace_offload, namespace_policies, policy_table_routes, topic_policies
 from pybroker.admin.stats.rate_sampler import RateSampler
 from pybroker.admin.stats.topic_stats_routes import TopicStatsRoutes
@@ -154,6 +155,7 @@ class HttpServer:
             *stats.routes(),
             *broker_stats.routes(),
             *RestProduceRoutes().routes(),
+            *BundleSplitRoutes(self.rates).routes(),
             *shares.routes(),
         ]
         further = [route for service in services for route in service.routes()]
