@@ -13,9 +13,12 @@ MOST_S = 20.0
 class HonestClient:
     """Owned by a run; `stop` must be called."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        self._client = pulsar.Client(url, operation_timeout_seconds=int(MOST_S), logger=logger)
+        authentication = pulsar.AuthenticationToken(token) if token else None
+        self._client = pulsar.Client(
+            url, authentication=authentication, operation_timeout_seconds=int(MOST_S), logger=logger
+        )
         self._consumer = self._client.subscribe(TOPIC, "honest")
         self._producer = self._client.create_producer(TOPIC, send_timeout_millis=int(MOST_S * 1000))
         self._is_over = threading.Event()

@@ -1,12 +1,17 @@
-"""Hostile frames and HTTP requests against a running broker, with an honest client beside them.
+"""Hostile frames, HTTP requests, WebSocket sessions, PROXY headers and tokens against running brokers, with an honest client.
 
-  python -m tests.fuzz_server.run                                        100,000 frames and 10,000 requests
+  python -m tests.fuzz_server.run                                        100,000 frames, and 10,000 of each other kind
   python -m tests.fuzz_server.run --frames 1000000 --requests 100000 --seed 7
+  python -m tests.fuzz_server.run --frames 0 --requests 0 --sessions 50000
+  python -m tests.fuzz_server.run --bug NAME                             a broker with a planted bug, see planted.py
   python -m tests.fuzz_server.run --keep DIR                             keeps the data and the log there
 
+Frames, requests and sessions go to a broker with default settings and the WebSocket service. Headers and tokens go to a second
+broker, which expects PROXY headers, and tokens of an identity provider or of its own secret.
+
 What must hold, whatever is sent: the broker lives and answers its health check, the honest client goes on and receives what it
-sends, the broker logs no error, needs only so much memory, and answers every proper HTTP request with a status that is no server's
-fault. What is sent follows from the seed. Exit code 1 when something does not hold.
+sends, the broker logs no error, needs only so much memory and so many sockets, and answers every proper HTTP request with a
+status that is no server's fault. What is sent follows from the seed. Exit code 1 when something does not hold.
 """
 
 import argparse
@@ -18,18 +23,31 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+from typing import Any
 
 from tests.fuzz_server.attack import attack_with_frames, attack_with_requests
+from tests.fuzz_server.edge_attacks import SecuredPorts, attack_with_headers, attack_with_sessions, attack_with_tokens
 from tests.fuzz_server.honest import HonestClient
+from tests.fuzz_server.planted import BUGS, PLANTED
 from tests.fuzz_server.tally import Tally
+from tests.fuzz_server.tokens import ROLE, TokenMaker
 from tests.support.broker_process import BrokerProcess
-from tests.support.rest import call
+from tests.support.credentials import CertificateAuthority, data_url, secret_key, token
+from tests.support.identity_provider import IdentityProvider
+from tests.support.rest import call, client_tls
+from tests.support.secured import tls_settings
 
 MOST_GROWTH_MB = 400
 """What the broker may need more at any time than before: what clients that do not read have asked for, topics, caches."""
+MOST_SOCKETS_LEFT = 20
+"""More sockets than before that may remain: connections of the broker's own clients."""
+CLOSE_S = 20.0
+"""How long the broker may take to close the connections of the attack."""
 PREPARED = (
     ("PUT", "/tenants/fuzz", {"allowedClusters": ["standalone"]}),
     ("PUT", "/namespaces/fuzz/ns", None),
@@ -39,55 +57,158 @@ PREPARED = (
     ("PUT", "/persistent/public/default/t", None),
     ("PUT", "/persistent/public/default/parts/partitions", 2),
     ("PUT", "/persistent/public/default/t/subscription/s", "earliest"),
+    ("PUT", "/tenants/websocket", {"allowedClusters": ["standalone"]}),
+    ("PUT", "/namespaces/websocket/ns", None),
+    ("PUT", "/namespaces/websocket/parts", None),
+    ("PUT", "/persistent/websocket/parts/p/partitions", 3),
     ("PUT", "/tenants/honest", {"allowedClusters": ["standalone"]}),
     ("PUT", "/namespaces/honest/ns", None),
 )
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much of each kind is sent."""
+
+    frames: int = 0
+    requests: int = 0
+    sessions: int = 0  # handshakes and frames of WebSocket sessions
+    headers: int = 0
+    tokens: int = 0
 
 
 @dataclass
 class Outcome:
     """Of one run."""
 
-    frames: Tally = field(default_factory=Tally)
-    requests: Tally = field(default_factory=Tally)
+    tallies: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     honest_messages: int = 0
     honest_slowest_ms: float = 0.0
-    resident_mb: tuple[int, int, int] = (0, 0, 0)  # before, most, after
+    usage: list[str] = field(default_factory=list)  # of each broker
     took_s: float = 0.0
     faults: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
-        yield from self.frames.lines("frames")
-        yield from self.requests.lines("requests")
+        for name, tally in self.tallies.items():
+            yield from tally.lines(name)
         yield f"honest client: {self.honest_messages} messages, the slowest took {self.honest_slowest_ms:.0f} ms"
-        yield "memory: {} MB before, {} MB at most, {} MB after".format(*self.resident_mb)
+        yield from self.usage
         yield from (f"! {text}" for text in self.faults)
 
 
-def run(directory: Path, frames: int, requests: int, seed: int, connections: int = 48) -> Outcome:
-    """On a fresh broker that nobody else uses."""
-    broker, outcome = BrokerProcess(directory), Outcome()
+@dataclass
+class Usage:
+    """Memory and sockets of a broker before, during and after an attack."""
+
+    before_mb: int = 0
+    most_mb: int = 0
+    after_mb: int = 0
+    sockets_before: int = 0
+    sockets_at_most: int = 0
+    sockets_after: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"memory: {self.before_mb} MB before, {self.most_mb} MB at most, {self.after_mb} MB after; "
+            f"sockets: {self.sockets_before} before, {self.sockets_at_most} at most, {self.sockets_after} after"
+        )
+
+
+def run(directory: Path, counts: Counts, seed: int, connections: int = 48, bug: str = "") -> Outcome:
+    """Attack fresh brokers, which nothing else uses. `bug`: the name of a planted bug."""
+    outcome = Outcome()
+    started_s = time.monotonic()
+    if counts.frames or counts.requests or counts.sessions:
+        settings = {"webSocketServiceEnabled": "true"}
+        broker = BrokerProcess(_made(directory / "open"), settings)
+        _run(broker, {}, bug, outcome, lambda: _attack(broker, outcome, counts, seed, connections))
+    if counts.headers or counts.tokens:
+        _run_secured(_made(directory / "secured"), counts, seed, connections, bug, outcome)
+    outcome.took_s = time.monotonic() - started_s
+    outcome.faults += [fault for tally in outcome.tallies.values() for fault in tally.faults]
+    return outcome
+
+
+def _run_secured(directory: Path, counts: Counts, seed: int, connections: int, bug: str, outcome: Outcome) -> None:
+    """Attack a broker that expects PROXY headers and tokens."""
+    authority, secret = CertificateAuthority(directory), secret_key()
+    with IdentityProvider("ES256").serving(authority.server()) as provider:
+        settings = (
+            provider.settings(authority.certificate_path)
+            | tls_settings(authority)
+            | {
+                "authenticationProviders": "token,oidc",
+                "tokenSecretKey": data_url(secret),
+                "authorizationEnabled": "true",
+                "superUserRoles": ROLE,
+                "webSocketServiceEnabled": "true",
+                "brokerClientAuthenticationPlugin": "token",
+                "brokerClientAuthenticationParameters": f"token:{token(secret, sub=ROLE)}",
+                "haProxyProtocolEnabled": "true",
+                "webServiceHaProxyProtocolEnabled": "true",
+                "connectCommandTimeoutMs": "2000",
+            }
+        )
+        broker = BrokerProcess(directory, settings)
+        own_token = token(secret, sub=ROLE)
+
+        async def attack() -> None:
+            ready = broker.ready
+            ports = SecuredPorts(
+                "127.0.0.1",
+                *(int(ready[name]) for name in ("broker_port", "broker_port_tls", "http_port")),
+                client_tls(authority.certificate_path),
+            )
+
+            def tokens(random: Random) -> TokenMaker:
+                return TokenMaker(random, provider, secret)
+
+            await attack_with_headers(ports, tokens, counts.headers, seed, connections, outcome.tallies["headers"])
+            await attack_with_tokens(
+                ports, tokens, counts.tokens, seed, max(1, connections // 3), outcome.tallies["tokens"]
+            )
+
+        _run(broker, {"Authorization": f"Bearer {own_token}"}, bug, outcome, attack, own_token)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _run(
+    broker: BrokerProcess,
+    headers: dict[str, str],
+    bug: str,
+    outcome: Outcome,
+    attack: Callable[[], Coroutine[Any, Any, None]],
+    honest_token: str = "",
+) -> None:
+    """Start the broker, attack it beside an honest client, and judge it."""
     broker.environment["PYTHONFAULTHANDLER"] = "1"
+    if bug:
+        broker.module = "tests.fuzz_server.planted"
+        broker.environment[PLANTED] = bug
     broker.start()
+    usage = Usage()
     try:
         for method, path, body in PREPARED:
-            answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body)
+            answer = call(f"{broker.http_url}/admin/v2{path}", method, body=body, headers=headers)
             assert answer.status < 300, (path, answer)
-        honest = HonestClient(broker.url)
-        started_s = time.monotonic()
+        honest = HonestClient(broker.url, honest_token)
         try:
-            with watched_memory(broker, outcome):
-                asyncio.run(_attack(broker, outcome, frames, requests, seed, connections))
+            with watched(broker, usage):
+                asyncio.run(attack())
         except OSError as error:
             outcome.faults.append(f"the broker does not answer: {error!r}; where it is: {_end_with_its_stack(broker)}")
         finally:
             honest.stop()
-        outcome.took_s = time.monotonic() - started_s
-        outcome.honest_messages, outcome.honest_slowest_ms = honest.messages, honest.slowest_ms
-        outcome.faults += [*outcome.frames.faults, *outcome.requests.faults, *honest.faults, *_judged(broker, outcome)]
+        outcome.honest_messages += honest.messages
+        outcome.honest_slowest_ms = max(outcome.honest_slowest_ms, honest.slowest_ms)
+        outcome.usage.append(str(usage))
+        outcome.faults += [*honest.faults, *_judged(broker, usage, headers)]
     finally:
         broker.stop()
-    return outcome
 
 
 def _end_with_its_stack(broker: BrokerProcess) -> str:
@@ -99,25 +220,30 @@ def _end_with_its_stack(broker: BrokerProcess) -> str:
     return broker.log.read_text(errors="replace")[-3000:]
 
 
-async def _attack(
-    broker: BrokerProcess, outcome: Outcome, frames: int, requests: int, seed: int, connections: int
-) -> None:
-    await attack_with_frames(broker.url, frames, seed, connections, outcome.frames)
-    # The namespaces that frames go to are not those that requests take away.
-    document = call(f"{broker.http_url}/openapi.json").json
-    await attack_with_requests(broker.http_url, document, requests, seed, max(1, connections // 3), outcome.requests)
+async def _attack(broker: BrokerProcess, outcome: Outcome, counts: Counts, seed: int, connections: int) -> None:
+    tallies, few = outcome.tallies, max(1, connections // 3)
+    if counts.frames:
+        await attack_with_frames(broker.url, counts.frames, seed, connections, tallies["frames"])
+    if counts.sessions:
+        await attack_with_sessions(broker.http_url, counts.sessions, seed, few, tallies["sessions"])
+    if counts.requests:
+        # The namespaces that frames go to are not those that requests take away.
+        document = call(f"{broker.http_url}/openapi.json").json
+        await attack_with_requests(broker.http_url, document, counts.requests, seed, few, tallies["requests"])
 
 
 @contextlib.contextmanager
-def watched_memory(broker: BrokerProcess, outcome: Outcome) -> Iterator[None]:
-    before_mb = most_mb = broker.resident_bytes() >> 20
+def watched(broker: BrokerProcess, usage: Usage) -> Iterator[None]:
+    """Follow the memory and the sockets of the broker. At the end, wait until the sockets of the attack are closed."""
+    usage.before_mb = usage.most_mb = broker.resident_bytes() >> 20
+    usage.sockets_before = usage.sockets_at_most = open_sockets(broker)
     is_over = threading.Event()
 
     def watch() -> None:
-        nonlocal most_mb
         with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended
             while not is_over.wait(0.1):
-                most_mb = max(most_mb, broker.resident_bytes() >> 20)
+                usage.most_mb = max(usage.most_mb, broker.resident_bytes() >> 20)
+                usage.sockets_at_most = max(usage.sockets_at_most, open_sockets(broker))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -127,17 +253,31 @@ def watched_memory(broker: BrokerProcess, outcome: Outcome) -> Iterator[None]:
         is_over.set()
         thread.join()
         assert broker.process is not None
-        after_mb = broker.resident_bytes() >> 20 if broker.process.poll() is None else 0
-        outcome.resident_mb = (before_mb, most_mb, after_mb)
+        deadline_s = time.monotonic() + CLOSE_S
+        while broker.process.poll() is None:
+            usage.after_mb = broker.resident_bytes() >> 20
+            usage.sockets_after = open_sockets(broker)
+            if usage.sockets_after <= usage.sockets_before + MOST_SOCKETS_LEFT or time.monotonic() > deadline_s:
+                break
+            time.sleep(0.1)
 
 
-def _judged(broker: BrokerProcess, outcome: Outcome) -> Iterator[str]:
+def open_sockets(broker: BrokerProcess) -> int:
+    """Return the number of sockets of the broker (Linux only)."""
+    count = 0
+    for descriptor in Path(f"/proc/{broker.pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            count += str(descriptor.readlink()).startswith("socket:")
+    return count
+
+
+def _judged(broker: BrokerProcess, usage: Usage, headers: dict[str, str]) -> Iterator[str]:
     assert broker.process is not None
     if broker.process.poll() is not None:
         yield f"the broker ended with {broker.process.returncode}"
         return
     try:
-        if (answer := call(f"{broker.http_url}/admin/v2/brokers/health")).text != "ok":
+        if (answer := call(f"{broker.http_url}/admin/v2/brokers/health", headers=headers)).text != "ok":
             yield f"the health check answers {answer}"
         metrics = call(f"{broker.http_url}/metrics/").text
     except OSError as error:
@@ -150,9 +290,13 @@ def _judged(broker: BrokerProcess, outcome: Outcome) -> Iterator[str]:
     errors = [line for line in log if re.match(r"\S+ ERROR |\s*Traceback", line)]
     if errors:
         yield f"{len(errors)} errors in the log: {errors[0][:500]}"
-    before_mb, most_mb, _ = outcome.resident_mb
-    if most_mb - before_mb > MOST_GROWTH_MB:
-        yield f"the broker needed {most_mb - before_mb} MB more than before"
+    if usage.most_mb - usage.before_mb > MOST_GROWTH_MB:
+        yield f"the broker needed {usage.most_mb - usage.before_mb} MB more than before"
+    if usage.sockets_after > usage.sockets_before + MOST_SOCKETS_LEFT:
+        yield f"{usage.sockets_after - usage.sockets_before} sockets remain open after the attack"
+
+
+DEFAULT_COUNTS = {"frames": 100_000, "requests": 10_000, "sessions": 10_000, "headers": 10_000, "tokens": 10_000}
 
 
 def main(arguments: list[str]) -> int:
@@ -161,16 +305,17 @@ def main(arguments: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--frames", type=int, default=100_000)
-    parser.add_argument("--requests", type=int, default=10_000)
+    for name, count in DEFAULT_COUNTS.items():
+        parser.add_argument(f"--{name}", type=int, default=count)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--connections", type=int, default=48)
+    parser.add_argument("--bug", default="", choices=sorted(BUGS), help="a planted bug, which the run must find")
     parser.add_argument("--keep", type=Path, metavar="DIR")
     options = parser.parse_args(arguments)
     with contextlib.ExitStack() as stack:
         directory = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-server-")))
-        directory.mkdir(parents=True, exist_ok=True)
-        outcome = run(directory, options.frames, options.requests, options.seed, options.connections)
+        counts = Counts(**{name: getattr(options, name) for name in DEFAULT_COUNTS})
+        outcome = run(directory, counts, options.seed, options.connections, options.bug)
     print(f"seed {options.seed}, {outcome.took_s:.0f} s")
     for line in outcome.lines():
         print(line)

@@ -447,6 +447,7 @@ async def test_handshake_is_answered_and_early_frame_is_handled(broker: Embedded
         (*HANDSHAKE[:4], HANDSHAKE[5]),
         (*HANDSHAKE[:5], "Sec-WebSocket-Version: 8"),
         (*HANDSHAKE[:4], "Sec-WebSocket-Key: short", HANDSHAKE[5]),
+        (*HANDSHAKE, "X-Control: \x7f"),
     ],
 )
 async def test_invalid_handshake_is_refused(broker: EmbeddedBroker, lines: tuple[str, ...]) -> None:
@@ -462,6 +463,16 @@ async def test_page_of_other_host_is_refused_without_authentication(broker: Embe
     assert refused.value.status == 403
     async with session(broker.admin_url, f"v2/producer/{TOPIC}", origin="http://127.0.0.1:3000") as producer:
         assert (await producer.publish(b"x"))["result"] == "ok"
+
+
+@pytest.mark.parametrize("origin", ["http://[", "//[::1", "null", ""])
+async def test_page_with_origin_without_valid_host_is_refused(broker: EmbeddedBroker, origin: str) -> None:
+    assert (await handshake(broker, *HANDSHAKE, f"Origin: {origin}"))[0] == 403
+
+
+async def test_page_is_refused_if_host_of_request_is_invalid(broker: EmbeddedBroker) -> None:
+    lines = [line for line in HANDSHAKE if not line.startswith("Host:")]
+    assert (await handshake(broker, *lines, "Host: [", "Origin: http://["))[0] in {400, 403, 421}
 
 
 async def test_service_is_off_by_default() -> None:

@@ -131,7 +131,7 @@ class WebSocketConnection(UpgradedConnection):
 
     def send_text(self, text: bytes) -> None:
         """Send a text, unless the connection is closing."""
-        if not self.is_open:
+        if not self._may_send():
             return
         self._protocol.send_text(text)
         if not self._is_flush_due:
@@ -142,9 +142,14 @@ class WebSocketConnection(UpgradedConnection):
         """Begin the closing handshake. Texts that were sent before reach the client first."""
         if not self.is_open:
             return
-        self._protocol.send_close(code, reason.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore"))
+        if self._may_send():
+            self._protocol.send_close(code, reason.encode()[:MAX_REASON_BYTES].decode("utf-8", "ignore"))
         self._closing(code, reason)
         self._flush()
+
+    def _may_send(self) -> bool:
+        """While frames of one read are handled, a later frame of it may have begun the closing handshake already."""
+        return self.is_open and self._protocol.state is State.OPEN
 
     def shutdown(self) -> None:
         self.close(CloseCode.GOING_AWAY, "the broker stops")

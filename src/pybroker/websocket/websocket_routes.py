@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.responses import Response
 from starlette.routing import Route
 from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHandshake
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
@@ -295,7 +296,10 @@ def _handshake(call: Call) -> bytes:
     if has_body or call.scope["http_version"] != "1.1":
         raise AdminError(400, "A WebSocket handshake is a request of HTTP/1.1 without a body")
     server = ServerProtocol()
-    headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers.raw)
+    try:
+        headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers.raw)
+    except InvalidHandshake as error:  # control characters
+        raise AdminError(400, f"Failed to open a WebSocket connection: {error}") from error
     response = server.accept(Request(call.scope["path"], headers))
     if response.status_code == SWITCHING_PROTOCOLS:
         return bytes(response.serialize())
@@ -314,13 +318,21 @@ def _check_origin(call: Call) -> None:
     allowed = call.config.web_socket_allowed_origins
     if origin is None or ANY_ORIGIN in allowed or origin in allowed or call.auth_method != provider_names.NONE:
         return
-    host = urlsplit(f"//{call.headers.get('host', '')}").hostname
-    if urlsplit(origin).hostname != host:
+    host = _host_of(f"//{call.headers.get('host', '')}")
+    if host is None or _host_of(origin) != host:
         raise AdminError(
             403,
             f"Web pages of {origin[:100]!r} may not open sessions without credentials: add the origin to "
             "webSocketAllowedOrigins, or enable authentication",
         )
+
+
+def _host_of(url: str) -> str | None:
+    """Return the host of a URL of a client; None if the URL has none, or is invalid."""
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _topic(call: Call) -> TopicName:

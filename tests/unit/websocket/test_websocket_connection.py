@@ -187,6 +187,41 @@ async def test_unmasked_frame_and_frames_outside_of_protocol_close_connection(da
     line.lose()
 
 
+class Answering(Receiver):
+    """A session that answers each message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection: WebSocketConnection
+
+    def text_received(self, text: bytes) -> None:
+        super().text_received(text)
+        self.connection.send_text(b"answer")
+
+    def binary_received(self) -> None:
+        super().binary_received()
+        self.connection.close(CloseCode.UNSUPPORTED_DATA, "no text")
+
+
+@pytest.mark.parametrize("message", [text(b"x"), text(b"\xff"), Frame(Opcode.BINARY, b"x")])
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [(Frame(Opcode.CLOSE, b"\x03\xe8"), CloseCode.NORMAL_CLOSURE), (rest(b"x"), CloseCode.PROTOCOL_ERROR)],
+)
+async def test_message_in_one_read_with_end_of_connection_closes_with_code_of_end(
+    message: Frame, last: Frame, code: CloseCode
+) -> None:
+    line = Line()
+    line.receiver = receiver = Answering()
+    receiver.connection = line.connection
+    line.connection.serve(receiver)
+    line.send(message, last)
+    (closing,) = await line.answers()
+    assert int.from_bytes(bytes(closing.data[:2]), "big") == code
+    assert len(receiver.ends) == 1
+    line.lose()
+
+
 async def test_close_of_client_is_answered_and_ends_session() -> None:
     line = Line()
     line.connection.send_text(b"last")

@@ -1,0 +1,144 @@
+"""A broker with a planted bug: `python -m tests.fuzz_server.planted serve ...`, the bug's name in the environment.
+
+The bugs are of kinds that a fuzz run must find. `BUGS` names what to send to find each.
+"""
+
+import os
+import sys
+from typing import Any
+
+PLANTED = "FUZZ_BUG"
+BUGS: dict[str, dict[str, int]] = {
+    "base64-unguarded": {"sessions": 600},
+    "deep-json": {"sessions": 1500},
+    "text-size-unlimited": {"sessions": 1500},
+    "proxy-address-unguarded": {"headers": 600},
+    "proxy-header-timeout": {"headers": 1500},
+    "socket-leak": {"headers": 600},
+    "token-claims-type": {"tokens": 600},
+    "token-signature-ignored": {"tokens": 300},
+}
+"""The counts of a run that finds the bug, by its name."""
+
+
+def plant(name: str) -> None:
+    """Patch the broker."""
+    globals()["_" + name.replace("-", "_")]()
+
+
+def _base64_unguarded() -> None:
+    from binascii import a2b_base64
+
+    from pybroker.websocket import json_forms
+
+    class Unguarded(Exception):
+        pass
+
+    def decoded(text: str) -> bytes:
+        try:
+            return a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+        except ValueError as error:
+            raise Unguarded(str(error)) from error
+
+    json_forms.decoded_base64 = decoded
+
+
+def _deep_json() -> None:
+    from pybroker.websocket import json_forms
+
+    def command_of(text: bytes) -> json_forms.ConsumerCommand:
+        return json_forms._commands.decode(text)
+
+    json_forms.command_of = command_of
+
+
+def _text_size_unlimited() -> None:
+    """The limit of a text is checked after it was parsed."""
+    from pybroker.websocket.websocket_connection import WebSocketConnection
+
+    made = WebSocketConnection.__init__
+
+    def init(self: Any, *arguments: Any) -> None:
+        made(self, *arguments)
+        self._protocol.max_size = self._protocol.max_message_size = self._protocol.max_fragment_size = None
+
+    text = WebSocketConnection._text
+
+    def check(self: Any, data: bytes) -> None:
+        assert len(data) <= self._max_text_bytes
+        text(self, data)
+
+    WebSocketConnection.__init__ = init  # type: ignore[method-assign]
+    WebSocketConnection._text = check  # type: ignore[method-assign]
+
+
+def _proxy_address_unguarded() -> None:
+    import ipaddress
+
+    from pybroker.runtime import proxy_protocol
+
+    def address(word: str, version: int) -> str:
+        return str(ipaddress.ip_address(word))
+
+    proxy_protocol._ip_address = address
+
+
+def _proxy_header_timeout() -> None:
+    from pybroker.runtime.proxied_port import ProxiedPort
+
+    made = ProxiedPort.__init__
+
+    def init(self: Any, *arguments: Any, **more: Any) -> None:
+        made(self, *arguments, **more)
+        self._header_timeout_s = 3600.0
+
+    ProxiedPort.__init__ = init  # type: ignore[method-assign]
+
+
+def _socket_leak() -> None:
+    """Refused connections are not closed."""
+    from pybroker.runtime.proxied_port import ProxiedPort
+    from pybroker.runtime.proxy_protocol import InvalidProxyHeader
+
+    read, kept = ProxiedPort._read_header, []
+
+    async def read_header(self: Any, connection: Any, peer: str) -> Any:
+        try:
+            return await read(self, connection, peer)
+        except InvalidProxyHeader:
+            kept.append(connection.dup())
+            raise
+
+    ProxiedPort._read_header = read_header  # type: ignore[method-assign]
+
+
+def _token_claims_type() -> None:
+    from pybroker.auth import token_claims
+
+    def time_claim(claims: token_claims.Claims, name: str) -> float | None:
+        value = claims.get(name)
+        return None if value is None else float(value)
+
+    token_claims.time_claim = time_claim
+
+
+def _token_signature_ignored() -> None:
+    """The algorithm `none` is accepted."""
+    import jwt
+
+    decode = jwt.PyJWS.decode
+
+    def lax(self: Any, token: bytes, key: Any, algorithms: list[str]) -> bytes:
+        payload: bytes = decode(
+            self, token, key, algorithms=algorithms, options={"verify_signature": token[-1:] != b"."}
+        )
+        return payload
+
+    jwt.PyJWS.decode = lax
+
+
+if __name__ == "__main__":
+    from pybroker import cli
+
+    plant(os.environ[PLANTED])
+    sys.exit(cli.main())
