@@ -23,12 +23,15 @@ from tests.support.websockets import session as websocket_session
 from pybroker.wire import pulsar_api_pb2 as pb
 
 SWITCHING_PROTOCOLS = 101
-SYNC = b"sync"
 REFUSAL = b"Failed to create producer/consumer"
 """In the answer of a session whose producer or consumer is refused. As in Pulsar, some refusals have status 500."""
 CONTENT_LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)\r\n")
 CALM = frozenset(("command", "odd members", "fragments", "ping", "pong"))
 """Kinds of frames after which a session still closes in order."""
+SOUND = CALM | {"no JSON", "large base64", "binary", "too large"}
+"""Kinds that consist of whole frames, so that the next frame begins after them."""
+FATAL = frozenset(("too large", "no mask", "reserved", "control frame", "invalid UTF-8"))
+"""Kinds after which the broker must end the session."""
 QUIET_S = 0.1
 """How long to wait for the answer to a request that is broken."""
 VALID_MESSAGES = 5
@@ -145,14 +148,21 @@ async def _talk(
     reader, writer = streams
     answers = _SessionAnswers(reader, tally)
     reading = asyncio.ensure_future(answers.read())
+    seen = {kind for kind, _ in session.frames[: len(session.frames) - len(frames)]}
     try:
         while frames:
             kind, data = frames.pop(0)
+            is_fatal = kind in FATAL and SOUND.issuperset(seen)
+            seen.add(kind)
             tally.kinds[kind] += 1
             tally.sent[f"frame of a {session.role}"] += 1
             await _write_in_pieces(random, writer, data)
-            if random.random() < 0.2 and not await answers.heard(writer, PATIENCE_S):
-                break
+            if random.random() < 0.2 or is_fatal:
+                continues = await answers.heard(writer, PATIENCE_S)
+                if continues and is_fatal:
+                    tally.fault(f"the session of a {session.role} continues after {kind}: {data[:300]!r}")
+                if not continues:
+                    break
         if not reading.done() and CALM.issuperset(kind for kind, _ in session.frames):
             writer.write(ws_frame(CLOSE, b"\x03\xe8"))
             async with asyncio.timeout(PATIENCE_S):
@@ -176,7 +186,10 @@ class _SessionAnswers:
     def __init__(self, reader: asyncio.StreamReader, tally: Tally) -> None:
         self._reader = reader
         self._tally = tally
-        self._heard = asyncio.Event()
+        self._heard = asyncio.Event()  # the pong, or the end
+        self._number = 0
+        self._awaited = b""
+        self._has_pong = self._is_over = False
 
     async def read(self) -> None:
         reader = self._reader
@@ -189,6 +202,7 @@ class _SessionAnswers:
                     (size,) = struct.unpack(">Q", await reader.readexactly(8))
                 payload = await reader.readexactly(size)
                 self._take(first & 15, payload)
+        self._is_over = True
         self._heard.set()
 
     def _take(self, opcode: int, payload: bytes) -> None:
@@ -198,20 +212,25 @@ class _SessionAnswers:
             if code == 1011 and b"Internal error" in payload:
                 self._tally.fault(f"a session ends with {payload!r}")
         elif opcode == PONG:
-            self._heard.set()
+            if payload == self._awaited:
+                self._has_pong = True
+                self._heard.set()
         else:
             self._tally.answers["text"] += 1
 
     async def heard(self, writer: asyncio.StreamWriter, wait_s: float) -> bool:
-        """Send a ping, and return whether a pong arrived."""
-        self._heard.clear()
-        writer.write(ws_frame(PING, SYNC))
+        """Send a ping, and return whether its pong arrived."""
+        self._number += 1
+        self._awaited, self._has_pong = b"sync %d" % self._number, False
+        if not self._is_over:
+            self._heard.clear()
+        writer.write(ws_frame(PING, self._awaited))
         try:
             async with asyncio.timeout(wait_s):
                 await self._heard.wait()
         except TimeoutError:
             return False
-        return True
+        return self._has_pong
 
 
 async def _round_trip(url: str, topic: str, name: str, tally: Tally) -> None:

@@ -53,23 +53,15 @@ def _deep_json() -> None:
 
 
 def _text_size_unlimited() -> None:
-    """The limit of a text is checked after it was parsed."""
     from pybroker.websocket.websocket_connection import WebSocketConnection
 
     made = WebSocketConnection.__init__
 
     def init(self: Any, *arguments: Any) -> None:
         made(self, *arguments)
-        self._protocol.max_size = self._protocol.max_message_size = self._protocol.max_fragment_size = None
-
-    text = WebSocketConnection._text
-
-    def check(self: Any, data: bytes) -> None:
-        assert len(data) <= self._max_text_bytes
-        text(self, data)
+        self._protocol.max_message_size = self._protocol.max_fragment_size = None
 
     WebSocketConnection.__init__ = init  # type: ignore[method-assign]
-    WebSocketConnection._text = check  # type: ignore[method-assign]
 
 
 def _proxy_address_unguarded() -> None:

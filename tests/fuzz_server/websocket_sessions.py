@@ -293,7 +293,7 @@ class SessionMaker:
         if random.random() < 0.5:
             kinds += [
                 *[("no JSON", self._no_json)] * 2,
-                *[("large base64", self._large)] * 1,
+                *[("large base64", self._large), ("too large", self._too_large)] * 1,
                 *[("binary", lambda _: ws_frame(BINARY, random.randbytes(random.choice((0, 10, 3000)))))] * 2,
                 *[("close", self._close)] * 2,
                 *[("control frame", self._bad_control)] * 2,
@@ -431,11 +431,17 @@ class SessionMaker:
 
     def _large(self, role: str) -> bytes:
         random = self._random
-        size = random.choice((70_000, 300_000, MAX_TEXT_BYTES - 100, MAX_TEXT_BYTES + 100))
+        size = random.choice((70_000, 300_000, MAX_TEXT_BYTES // 2))
         name = random.choice(("payload", "payload", "messageId", "context", "key"))
         return ws_frame(
             TEXT, json.dumps({"payload": "", name: random.choice(("A", "=", "é", "A=")) * (size // 4)}).encode()
         )
+
+    def _too_large(self, role: str) -> bytes:
+        text = self._valid(role).ljust(MAX_TEXT_BYTES + 1)
+        if self._random.random() < 0.5:
+            return ws_frame(TEXT, text)
+        return ws_frame(TEXT, text[:-1], is_last=False) + ws_frame(CONTINUATION, text[-1:])
 
     def _close(self, role: str) -> bytes:
         random = self._random

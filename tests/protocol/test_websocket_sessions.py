@@ -13,7 +13,9 @@ import pytest
 from tests.support.rest import Answer, call
 from tests.support.websockets import Refused, Socket, session
 
+from pybroker.client.message import EARLIEST, LATEST, MessageId
 from pybroker.embedding.embedded_broker import EmbeddedBroker, embed
+from pybroker.websocket.json_forms import encoded_id
 
 TOPIC = "persistent/public/default/t"
 
@@ -285,6 +287,18 @@ async def test_unreadable_command_closes_consumer_session(broker: EmbeddedBroker
         code, reason = await consumer.close_code()
     assert code == 1007
     assert reason.startswith("Failed to de-serialize from JSON")
+
+
+@pytest.mark.parametrize("members", [{}, {"type": "negativeAcknowledge"}])
+async def test_acknowledgement_of_id_that_no_message_has_is_ignored(
+    broker: EmbeddedBroker, members: dict[str, str]
+) -> None:
+    path = f"v2/consumer/{TOPIC}/s?negativeAckRedeliveryDelay=0"
+    async with session(broker.admin_url, path) as consumer:
+        for message_id in (EARLIEST, LATEST, MessageId(1 << 63, 0), MessageId(0, 1 << 63)):
+            await consumer.send({"messageId": base64.b64encode(encoded_id(message_id)).decode(), **members})
+        await filled(broker, 1)
+        assert await consumer.payload() == b"0"
 
 
 async def test_unacknowledged_messages_go_to_next_session(broker: EmbeddedBroker) -> None:

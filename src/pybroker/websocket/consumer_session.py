@@ -191,13 +191,15 @@ class ConsumerSession(Session):
 
     def _answered(self, command: ConsumerCommand) -> Message | None:
         """Return the message of an acknowledgement, of which only id and topic are known; None if the id is of no topic
-        of this consumer.
+        of this consumer, or of no message.
         """
         message_id = json_forms.decoded_id(command.messageId)
         found = self._unacked.take(message_id)
         if found is not None:
             topic, message_id = found
             return Message(message_id, topic, None)
+        if min(message_id.ledger_id, message_id.entry_id) < 0:  # no message has this id, as with `earliest`
+            return None
         for topic in self._consumer.topics:  # the id of another session, or acknowledged twice
             if TopicName.parse(topic).partition_index == message_id.partition:
                 return Message(message_id, topic, None) if self._is_of_one_topic() else None
