@@ -77,7 +77,7 @@ help:
 	@echo 'make cluster-rounds        random faults of three brokers, ZooKeeper and bookies under load of all kinds of clients, 200 from SEED on'
 	@echo 'make service-gaps ARGS=... kills a broker and measures the gap in service of each topic; ARGS="--broker java --session 30"'
 	@echo 'make test-cluster          the protocol tests on three real bookies, and the tests beside Java brokers and with several brokers that CI leaves out; needs Java 17 and Maven'
-	@echo 'make fuzz-server ARGS=...  hostile frames and HTTP requests against a running broker'
+	@echo 'make fuzz-server ARGS=...  hostile frames, requests, WebSocket sessions, PROXY headers and tokens against a running broker'
 	@echo 'make simulate-bugs         the simulator finds every bug that is planted for it; ARGS="--few 6" some of them, others each day'
 	@echo 'make differential ARGS=... compare with the reference broker'
 	@echo 'make clean                 remove environment, caches and build output'
@@ -282,7 +282,7 @@ service-gaps: $(STAMP)
 test-cluster: $(STAMP)
 	@$(REQUIRE_JAVA)
 	TEST_LEDGERS=bookies $(BIN)/python -m pytest tests/protocol tests/bookkeeper -n $(WORKERS) --dist loadfile -m 'not long' $(ARGS)
-	$(BIN)/python -m pytest tests/bookkeeper tests/clients -n $(WORKERS) --dist loadfile -m cluster $(ARGS)
+	$(BIN)/python -m pytest tests/bookkeeper tests/clients tests/fuzz_server -n $(WORKERS) --dist loadfile -m cluster $(ARGS)
 
 .PHONY: differential
 differential: $(STAMP)

@@ -159,7 +159,7 @@ async def _talk(
             await _write_in_pieces(random, writer, data)
             if random.random() < 0.2 or is_fatal:
                 continues = await answers.heard(writer, PATIENCE_S)
-                if continues and is_fatal:
+                if continues and is_fatal and not answers.has_close:
                     tally.fault(f"the session of a {session.role} continues after {kind}: {data[:300]!r}")
                 if not continues:
                     break
@@ -190,6 +190,8 @@ class _SessionAnswers:
         self._number = 0
         self._awaited = b""
         self._has_pong = self._is_over = False
+        self.has_close = False
+        """Whether the broker sent a close frame. After it, the broker may still answer pings."""
 
     async def read(self) -> None:
         reader = self._reader
@@ -207,6 +209,7 @@ class _SessionAnswers:
 
     def _take(self, opcode: int, payload: bytes) -> None:
         if opcode == CLOSE:
+            self.has_close = True
             code = int.from_bytes(payload[:2], "big")
             self._tally.answers[f"close {code}"] += 1
             if code == 1011 and b"Internal error" in payload:

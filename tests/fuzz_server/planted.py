@@ -5,20 +5,30 @@ The bugs are of kinds that a fuzz run must find. `BUGS` names what to send to fi
 
 import os
 import sys
+from dataclasses import dataclass, field
 from typing import Any
 
 PLANTED = "FUZZ_BUG"
-BUGS: dict[str, dict[str, int]] = {
-    "base64-unguarded": {"sessions": 600},
-    "deep-json": {"sessions": 1500},
-    "text-size-unlimited": {"sessions": 1500},
-    "proxy-address-unguarded": {"headers": 600},
-    "proxy-header-timeout": {"headers": 1500},
-    "socket-leak": {"headers": 600},
-    "token-claims-type": {"tokens": 600},
-    "token-signature-ignored": {"tokens": 300},
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a run must send to find a bug, and a part of the fault that it must report."""
+
+    sign: str
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+BUGS = {
+    "base64-unguarded": Planted("a session ends with", {"sessions": 600}),
+    "deep-json": Planted("a session ends with", {"sessions": 1500}),
+    "text-size-unlimited": Planted("continues after too large", {"sessions": 3000}),
+    "proxy-address-unguarded": Planted("ERROR task.failed task=proxied-port", {"headers": 600}),
+    "proxy-header-timeout": Planted("a connection remains open", {"headers": 1500}),
+    "socket-leak": Planted("sockets remain open", {"headers": 600}),
+    "token-claims-type": Planted("ERROR authentication.provider_failed", {"tokens": 600}),
+    "token-signature-ignored": Planted("CONNECTED to a token", {"tokens": 600}),
 }
-"""The counts of a run that finds the bug, by its name."""
 
 
 def plant(name: str) -> None:
@@ -61,7 +71,7 @@ def _text_size_unlimited() -> None:
         made(self, *arguments)
         self._protocol.max_message_size = self._protocol.max_fragment_size = None
 
-    WebSocketConnection.__init__ = init  # type: ignore[method-assign]
+    WebSocketConnection.__init__ = init  # type: ignore[method-assign, assignment]
 
 
 def _proxy_address_unguarded() -> None:
@@ -126,7 +136,7 @@ def _token_signature_ignored() -> None:
         )
         return payload
 
-    jwt.PyJWS.decode = lax
+    jwt.PyJWS.decode = lax  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

@@ -154,11 +154,8 @@ def _run_secured(directory: Path, counts: Counts, seed: int, connections: int, b
 
         async def attack() -> None:
             ready = broker.ready
-            ports = SecuredPorts(
-                "127.0.0.1",
-                *(int(ready[name]) for name in ("broker_port", "broker_port_tls", "http_port")),
-                client_tls(authority.certificate_path),
-            )
+            plain, tls, http = (int(ready[name]) for name in ("broker_port", "broker_port_tls", "http_port"))
+            ports = SecuredPorts("127.0.0.1", plain, tls, http, client_tls(authority.certificate_path))
 
             def tokens(random: Random) -> TokenMaker:
                 return TokenMaker(random, provider, secret)

@@ -1,12 +1,22 @@
 """What is drawn for a fuzz run: the same for a seed, of every kind, and never what would hurt all."""
 
+import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.fuzz_server.frames import FIELDS, OF_CLIENTS, FrameMaker
 from tests.fuzz_server.http_requests import HURTS_ALL, RequestMaker
+from tests.fuzz_server.proxy_headers import HeaderMaker
+from tests.fuzz_server.tokens import TokenMaker
+from tests.fuzz_server.websocket_sessions import SessionMaker, masked
+from tests.support.credentials import secret_key
+from tests.support.identity_provider import IdentityProvider
 from tests.unit.wire.support import connected_decoder
 
+from pybroker.auth.token_provider import TokenProvider, TokenSettings
+from pybroker.errors import AuthenticationError
+from pybroker.runtime.proxy_protocol import Incomplete, InvalidProxyHeader, ProxyHeader, parse_proxy_header
 from pybroker.wire import pulsar_api_pb2 as pb
 
 DOCUMENT: dict[str, Any] = {
@@ -63,3 +73,60 @@ def test_requests_are_the_same_for_a_seed_and_spare_what_would_hurt_all() -> Non
     assert drawn == draw()
     assert any(data.startswith(b"DELETE /admin/v2/clusters/east") for data in drawn)
     assert not [data for data in drawn if HURTS_ALL.match(data.decode("latin-1"))]
+
+
+def test_seed_draws_the_same_sessions_and_headers_again() -> None:
+    def draw() -> list[object]:
+        sessions, headers = SessionMaker(Random(5)), HeaderMaker(Random(5))
+        return [each for _ in range(60) for each in (sessions.next(40), headers.next())]
+
+    assert draw() == draw()
+
+
+def test_masked_payload_is_unmasked_by_masking_again() -> None:
+    for size in range(9):
+        assert masked(masked(b"x" * size, b"abcd"), b"abcd") == b"x" * size
+
+
+def test_proper_headers_are_valid_and_unfinished_headers_are_incomplete() -> None:
+    drawn = [HeaderMaker(Random(seed)).next() for seed in range(2000)]
+    assert {header.kind for header in drawn} >= {
+        "valid",
+        "truncated",
+        "repeated",
+        "version 1",
+        "version 2",
+        "no header",
+    }
+    for header in drawn:
+        if header.kind == "valid":
+            assert isinstance(parse_proxy_header(header.data), ProxyHeader)
+        if header.is_unfinished and len(header.data) >= 15:
+            assert isinstance(parse_proxy_header(header.data), Incomplete)
+    assert any(_is_refused(header.data.ljust(200)) for header in drawn)
+
+
+def _is_refused(data: bytes) -> bool:
+    try:
+        parse_proxy_header(data)
+    except InvalidProxyHeader:
+        return True
+    return False
+
+
+def test_provider_accepts_only_tokens_that_may_be_accepted(tmp_path: Path) -> None:
+    secret = secret_key()
+    (tmp_path / "secret").write_bytes(secret)
+    provider = TokenProvider(TokenSettings(secret_key=str(tmp_path / "secret")))
+    maker = TokenMaker(Random(3), IdentityProvider("ES256"), secret)
+    drawn = [maker.next() for _ in range(2000)]
+    accepted = []
+    for token in drawn:
+        try:
+            provider.verify(token.data, time.time())
+        except AuthenticationError:
+            continue
+        accepted.append(token)
+    assert {token.kind for token in accepted} >= {"valid", "odd claims"}
+    assert not [token for token in accepted if token.accepted is False]
+    assert {token.kind for token in drawn} > {token.kind for token in accepted}

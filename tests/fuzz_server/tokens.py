@@ -36,7 +36,7 @@ OTHER_ALGORITHMS: tuple[Any, ...] = (
     ),
 )
 """None of them is that of the signature."""
-KEY_IDS = (
+KEY_IDS: tuple[Any, ...] = (
     "",
     "first",
     "other",

@@ -47,6 +47,7 @@ CHOICES = (
     *("RoundRobinPartition", "Murmur3_32Hash", "earliest", "latest", "LZ4", "SNAPPY", "ZLIB", "DISCARD"),
 )
 NUMBERS = (0, 1, 2, 10, -1, 1000, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30)
+ID_NUMBERS = (0, 1, 2, 3, -1, 250_000, 2**31 - 1, 2**31, 2**63, 2**64 - 1)
 ODD_TEXTS = ("", " ", "\0", "x", "x" * 3000, "é☃\U0001f600", "[", "(a*)*b", "1e9", "+1", "٣", "%", "AAAA", "CAEQAg==")
 TIMES = (
     *("1969-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-14:00", "2024-02-30T00:00:00Z"),
@@ -203,7 +204,8 @@ class SessionMaker:
                 b'{"k":{"keyValue":"AAAA"}}',
                 b"[" * 2000,
                 b'{"k":{"keyValue":1}}',
-                b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+                self._wild_id(),
+                self._wild_id(),
             )
         )
         return base64.b64encode(content).decode()
@@ -387,10 +389,12 @@ class SessionMaker:
         )
 
     def _wild_id(self) -> bytes:
-        """A message id with values out of range."""
+        """A message id, usually with values out of range: ledger, entry, partition, batch index, and batch size."""
+        random = self._random
+        others = random.sample((0x18, 0x20, 0x30), random.choice((0, 1, 2, 2, 3)))
         parts = b""
-        for tag in self._random.sample((0x08, 0x10, 0x18, 0x20, 0x30), 3):
-            value = self._random.choice(NUMBERS) & (1 << 64) - 1
+        for tag in (0x08, 0x10, *others):
+            value = random.choice((*ID_NUMBERS, random.randrange(40))) & (1 << 64) - 1
             parts += bytes((tag,))
             while value > 127:
                 parts += bytes((value & 127 | 128,))

@@ -295,7 +295,15 @@ async def test_acknowledgement_of_id_that_no_message_has_is_ignored(
 ) -> None:
     path = f"v2/consumer/{TOPIC}/s?negativeAckRedeliveryDelay=0"
     async with session(broker.admin_url, path) as consumer:
-        for message_id in (EARLIEST, LATEST, MessageId(1 << 63, 0), MessageId(0, 1 << 63)):
+        for message_id in (
+            EARLIEST,
+            LATEST,
+            MessageId(1 << 63, 0),
+            MessageId(0, 1 << 63),
+            MessageId(0, 0, batch_size=2),
+            MessageId(0, 0, batch_index=2, batch_size=2),
+            MessageId(0, 0, batch_index=(1 << 31) - 2, batch_size=(1 << 31) - 1),
+        ):
             await consumer.send({"messageId": base64.b64encode(encoded_id(message_id)).decode(), **members})
         await filled(broker, 1)
         assert await consumer.payload() == b"0"

@@ -17,7 +17,7 @@ from websockets.frames import CloseCode
 
 from pybroker.client.consuming.message_consumer import EndOfTopic
 from pybroker.client.failures import ClientError
-from pybroker.client.message import Message
+from pybroker.client.message import Message, MessageId
 from pybroker.errors import BrokerError
 from pybroker.model.names import TopicName
 from pybroker.runtime import logs
@@ -183,8 +183,10 @@ class ConsumerSession(Session):
             case "isEndOfTopic":
                 self.connection.send_text(json_forms.end_of_topic(is_at_end=self._consumer.is_at_end))
             case "negativeAcknowledge":
-                if (message := self._answered(command)) is not None:
-                    self._consumer.nack(message)
+                # The broker redelivers a message only to its current consumer, so other ids have no effect.
+                if (found := self._unacked.take(json_forms.decoded_id(command.messageId))) is not None:
+                    topic, message_id = found
+                    self._consumer.nack(Message(message_id, topic, None))
             case _:
                 if (message := self._answered(command)) is not None:
                     self._acks.append(message)
@@ -198,12 +200,19 @@ class ConsumerSession(Session):
         if found is not None:
             topic, message_id = found
             return Message(message_id, topic, None)
-        if min(message_id.ledger_id, message_id.entry_id) < 0:  # no message has this id, as with `earliest`
+        if not self._is_possible(message_id):
             return None
         for topic in self._consumer.topics:  # the id of another session, or acknowledged twice
             if TopicName.parse(topic).partition_index == message_id.partition:
                 return Message(message_id, topic, None) if self._is_of_one_topic() else None
         return None
+
+    def _is_possible(self, message_id: MessageId) -> bool:
+        """Whether a message can have this id. Clients may send any numbers, such as a batch of 2**31 messages."""
+        if message_id.ledger_id < 0 or message_id.entry_id < 0:  # as in `earliest`
+            return False
+        most = self._runtime.config.max_messages_in_batch
+        return message_id.batch_size <= 1 or 0 <= message_id.batch_index < message_id.batch_size <= most
 
     def _is_of_one_topic(self) -> bool:
         return len({TopicName.parse(topic).partitioned_name for topic in self._consumer.topics}) == 1

@@ -14,6 +14,8 @@ MAX_PARTLY = 100_000
 """Maximum number of partly acknowledged batches, and of unacknowledged chunked messages. The oldest one is dropped; the
 broker delivers all of it again.
 """
+MAX_PARTLY_BITS = 1 << 27
+"""Maximum number of bits of the partly acknowledged batches, one per message. Above it, the oldest batch is dropped."""
 _WORD_BITS = 64
 _WORD_MASK = (1 << _WORD_BITS) - 1
 
@@ -23,6 +25,7 @@ class PartlyAcknowledged:
 
     def __init__(self) -> None:
         self._left: OrderedDict[tuple[int, int], int] = OrderedDict()  # bits of the unacknowledged messages
+        self._bits = 0  # of all numbers in `_left`
 
     def __len__(self) -> int:
         return len(self._left)
@@ -32,12 +35,25 @@ class PartlyAcknowledged:
         if message_id.batch_size <= 1:
             return True
         at = (message_id.ledger_id, message_id.entry_id)
-        left = self._left.pop(at, (1 << message_id.batch_size) - 1) & ~(1 << message_id.batch_index)
+        left = self._take(at, message_id.batch_size) & ~(1 << message_id.batch_index)
         if left:
-            self._left[at] = left
-            if len(self._left) > MAX_PARTLY:
-                self._left.popitem(last=False)
+            self._keep(at, left)
         return not left
+
+    def _take(self, at: tuple[int, int], batch_size: int) -> int:
+        """Remove and return the bits of a batch; all bits if none of its messages is acknowledged."""
+        left = self._left.pop(at, None)
+        if left is None:
+            return (1 << batch_size) - 1
+        self._bits -= left.bit_length()
+        return left
+
+    def _keep(self, at: tuple[int, int], left: int) -> None:
+        self._left[at] = left
+        self._bits += left.bit_length()
+        while len(self._left) > MAX_PARTLY or self._bits > MAX_PARTLY_BITS:
+            _, dropped = self._left.popitem(last=False)
+            self._bits -= dropped.bit_length()
 
     def up_to(self, message_id: MessageId) -> tuple[int, int]:
         """Record a cumulative acknowledgement. Return ledger id and entry id of the last entry up to which all messages
@@ -45,18 +61,19 @@ class PartlyAcknowledged:
         """
         at = (message_id.ledger_id, message_id.entry_id)
         for each in [each for each in self._left if each < at]:
-            del self._left[each]
+            self._take(each, 0)
         if message_id.batch_size <= 1:
-            self._left.pop(at, None)
+            self._take(at, 0)
             return at
-        left = self._left.pop(at, (1 << message_id.batch_size) - 1) & ~((2 << message_id.batch_index) - 1)
+        left = self._take(at, message_id.batch_size) & ~((2 << message_id.batch_index) - 1)
         if not left:
             return at
-        self._left[at] = left
+        self._keep(at, left)
         return message_id.ledger_id, message_id.entry_id - 1
 
     def clear(self) -> None:
         self._left.clear()
+        self._bits = 0
 
 
 class EntriesOfParts:

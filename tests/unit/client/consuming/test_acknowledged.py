@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.client.consuming import acknowledged
-from pybroker.client.consuming.acknowledged import EntriesOfParts, PartlyAcknowledged, ack_set
+from pybroker.client.consuming.acknowledged import MAX_PARTLY_BITS, EntriesOfParts, PartlyAcknowledged, ack_set
 from pybroker.client.message import MessageId
 
 SIZES = {0: 1, 1: 3, 2: 1, 3: 70}
@@ -67,3 +67,15 @@ def test_the_message_in_parts_that_was_handed_out_first_is_forgotten_first(monke
     assert len(parts) == 2
     assert parts.take((1, 4)) == [(1, 4)]
     assert parts.take((1, 2)) == [(1, 1), (1, 2)]
+
+
+def test_oldest_partly_acknowledged_batches_are_dropped_above_the_limit_of_bits() -> None:
+    partly, size = PartlyAcknowledged(), MAX_PARTLY_BITS // 4
+    for entry in range(6):
+        assert not partly.is_whole(MessageId(1, entry, batch_index=0, batch_size=size))
+    assert len(partly) == 4
+    assert partly.up_to(MessageId(1, 4, batch_index=0, batch_size=size)) == (1, 3)
+    assert len(partly) == 2  # and capacity for two more
+    for entry in range(6, 8):
+        partly.is_whole(MessageId(1, entry, batch_index=0, batch_size=size))
+    assert len(partly) == 4
