@@ -83,8 +83,8 @@ class AuthorizationService:
         return owner is None or owner == client_role(principal) or self.may_all(principal)
 
     def holder(self, principal: Principal, nameless: str) -> Holder:
-        """Return the account for fair shares and queues: the role of the client, or `nameless` (such as the address)
-        without a role.
+        """Return the account for fair shares and queues: the client's role, or `nameless` (such as its address) if it has
+        none.
         """
         role = client_role(principal)
         if role is None:

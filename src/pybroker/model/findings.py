@@ -559,8 +559,8 @@ class Code(Enum):
         "expired",
         "The message expired and counts as acknowledged in the subscription.",
         (
-            "Raise the message TTL if messages must not expire (messageTTLInSeconds). To receive the "
-            "message again, seek the subscription to it."
+            "Raise the message TTL (messageTTLInSeconds) if messages must not expire. To receive the message "
+            "again, raise the TTL first, and then seek the subscription to it."
         ),
     )
     SKIPPED = (
