@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import time
@@ -145,6 +146,27 @@ def test_connections_that_wait_for_a_header_are_bounded_and_keep_no_client_out(t
         assert silent[0].recv(1) == b"", "displaced by a newer connection"
         for each in silent:
             each.close()
+
+
+def test_connections_in_the_tls_handshake_after_the_header_are_bounded(tmp_path: Path) -> None:
+    settings = {
+        **tls_settings(CertificateAuthority(tmp_path)),
+        "haProxyProtocolEnabled": "true",
+        "maxConnectionsBeforeConnect": "8",
+        "connectCommandTimeoutMs": "600000",
+    }
+    with BrokerProcess(tmp_path, settings).running_well() as broker:
+        address = ("127.0.0.1", broker.ready["broker_port_tls"])
+        with contextlib.ExitStack() as stack:
+            silent = []
+            for _ in range(9):
+                silent.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+                silent[-1].sendall(header_v1("203.0.113.7", 1))
+            try:
+                received = silent[0].recv(1)
+            except ConnectionResetError:
+                received = b""
+            assert received == b"", "displaced by the ninth connection"
 
 
 def test_lookup_at_a_further_address_returns_the_listener_of_that_address(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ from pybroker.admin.transactions import buffer_routes, coordinator_routes, pendi
 from pybroker.auth.server_tls import server_context
 from pybroker.errors import BrokerError, CannotListen, StoreError
 from pybroker.runtime import logs
-from pybroker.runtime.proxied_port import ProxiedPort, proxied_port
+from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, proxied_port
 from pybroker.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class HttpServer:
         self._plain_port: Port | ProxiedPort | None = None
         self._tls_port: Port | ProxiedPort | None = None
         self._connections: Connections | None = None
+        self._waiting = WaitingConnections(config.max_connections_before_connect, self._room)
 
     @property
     def port(self) -> int | None:
@@ -291,7 +292,13 @@ class HttpServer:
     def _bind_one(self, number: int) -> Port | ProxiedPort:
         config = self._config
         bound = self._runtime.network.bind(config.bind_address, number, config.http_server_accept_queue_size)
-        return proxied_port(bound, self._runtime) if config.web_service_ha_proxy_protocol_enabled else bound
+        is_proxied = config.web_service_ha_proxy_protocol_enabled
+        return proxied_port(bound, self._runtime, self._waiting) if is_proxied else bound
+
+    def _room(self) -> int:
+        """Return how many further connections the file descriptors allow."""
+        used = 0 if self._connections is None else len(self._connections.connections)
+        return self._broker.descriptors.max_http - used
 
     def _close_ports(self) -> None:
         for bound in (self._plain_port, self._tls_port):
