@@ -140,7 +140,10 @@ class Application:
         query_token = QueryParams(scope["query_string"]).get("token", "")
         headers = Headers(scope=scope)
         identity = await self._broker.authentication.authenticate_http(headers, client, query_token)
-        original = headers.get(ORIGINAL_PRINCIPAL_HEADER, "")
+        named = set(headers.getlist(ORIGINAL_PRINCIPAL_HEADER))
+        if len(named) > 1:  # A proxy may add its header to the one of its client.
+            raise AdminError(401, f"{INVALID_ORIGINAL_PRINCIPAL} (the request names several original principals)")
+        original = "".join(named)
         authorization = self._broker.broker_context.authorization
         try:
             principal = authorization.with_original_principal(identity.role, original, may_be_equal=True)
