@@ -148,10 +148,11 @@ def test_connections_that_wait_for_a_header_are_bounded_and_keep_no_client_out(t
             each.close()
 
 
-def test_connections_in_the_tls_handshake_after_the_header_are_bounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_proxied", ["true", "false"])
+def test_connections_in_the_tls_handshake_are_bounded(tmp_path: Path, is_proxied: str) -> None:
     settings = {
         **tls_settings(CertificateAuthority(tmp_path)),
-        "haProxyProtocolEnabled": "true",
+        "haProxyProtocolEnabled": is_proxied,
         "maxConnectionsBeforeConnect": "8",
         "connectCommandTimeoutMs": "600000",
     }
@@ -161,7 +162,7 @@ def test_connections_in_the_tls_handshake_after_the_header_are_bounded(tmp_path:
             silent = []
             for _ in range(9):
                 silent.append(stack.enter_context(socket.create_connection(address, timeout=30)))
-                silent[-1].sendall(header_v1("203.0.113.7", 1))
+                silent[-1].sendall(header_v1("203.0.113.7", 1) if is_proxied == "true" else b"\x16\x03")
             try:
                 received = silent[0].recv(1)
             except ConnectionResetError:

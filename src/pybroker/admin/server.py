@@ -189,12 +189,12 @@ class HttpServer:
         problems: list[str] = []
         if config.web_service_port is not None:
             try:
-                self._plain_port = self._bind_one(config.web_service_port)
+                self._plain_port = self._bind_one(config.web_service_port, is_tls=False)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port, "webServicePort", error).problems
         if config.web_service_port_tls is not None:
             try:
-                self._tls_port = self._bind_one(config.web_service_port_tls)
+                self._tls_port = self._bind_one(config.web_service_port_tls, is_tls=True)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port_tls, "webServicePortTls", error).problems
         if problems:
@@ -289,11 +289,13 @@ class HttpServer:
         config.load()
         await bound.serve(functools.partial(Reader, config, connections), tls_context, TLS_HANDSHAKE_TIMEOUT_S)
 
-    def _bind_one(self, number: int) -> Port | ProxiedPort:
+    def _bind_one(self, number: int, *, is_tls: bool) -> Port | ProxiedPort:
         config = self._config
         bound = self._runtime.network.bind(config.bind_address, number, config.http_server_accept_queue_size)
-        is_proxied = config.web_service_ha_proxy_protocol_enabled
-        return proxied_port(bound, self._runtime, self._waiting) if is_proxied else bound
+        reads_header = config.web_service_ha_proxy_protocol_enabled
+        if not reads_header and not is_tls:
+            return bound
+        return proxied_port(bound, self._runtime, self._waiting, reads_header=reads_header)
 
     def _room(self) -> int:
         """Return how many further connections the file descriptors allow."""

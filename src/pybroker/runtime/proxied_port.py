@@ -1,4 +1,4 @@
-"""A port whose connections may come through a TCP load balancer that sends a PROXY header first."""
+"""A port that prepares its connections: the PROXY header of a TCP load balancer, and the TLS handshake."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ def parse_networks(entries: Iterable[str]) -> Networks:
     return tuple(ipaddress.ip_network(entry.strip()) for entry in entries)
 
 
-def proxied_port(port: Port, runtime: Runtime, waiting: WaitingConnections) -> ProxiedPort:
+def proxied_port(port: Port, runtime: Runtime, waiting: WaitingConnections, *, reads_header: bool) -> ProxiedPort:
     """Return `port` with the limits and trusted addresses of the configuration."""
     config = runtime.config
     return ProxiedPort(
         port,
         parse_networks(config.ha_proxy_protocol_trusted_addresses),
+        reads_header=reads_header,
         waiting=waiting,
         header_timeout_s=config.connect_command_timeout_ms / 1000,
         stats=runtime.stats,
@@ -82,7 +83,8 @@ class WaitingConnections:
 
 
 class ProxiedPort:
-    """Serves a bound port. Each connection first waits for its header, or for other data, which means that it is direct.
+    """Serves a bound port. With `reads_header`, each connection first waits for its header, or for other data, which
+    means that it is direct.
 
     Limits: `waiting` bounds the connections that wait; each waits at most `header_timeout_s` for its header. A header
     from an address outside `trusted` ends the connection; empty: every address is trusted.
@@ -93,6 +95,7 @@ class ProxiedPort:
         port: Port,
         trusted: Networks,
         *,
+        reads_header: bool,
         waiting: WaitingConnections,
         header_timeout_s: float,
         stats: BrokerStats,
@@ -100,6 +103,7 @@ class ProxiedPort:
     ) -> None:
         self._port = port
         self._trusted = trusted
+        self._reads_header = reads_header
         self._header_timeout_s = header_timeout_s
         self._stats = stats
         self._clock = clock
@@ -166,8 +170,10 @@ class ProxiedPort:
             self._stats.connections_displaced += 1
             displaced.cancel()
         try:
-            async with asyncio.timeout(self._header_timeout_s):
-                client = await self._read_header(connection, peer)
+            client = None
+            if self._reads_header:
+                async with asyncio.timeout(self._header_timeout_s):
+                    client = await self._read_header(connection, peer)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: make_protocol(client),
                 connection,

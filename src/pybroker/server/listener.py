@@ -62,7 +62,10 @@ class Listener:
     def _bind_one(self, address: BindAddress, tls: ssl.SSLContext | None) -> int:
         runtime = self.context.runtime
         bound = runtime.network.bind(address.host, address.port, runtime.config.broker_service_accept_queue_size)
-        port = proxied_port(bound, runtime, self._waiting) if runtime.config.ha_proxy_protocol_enabled else bound
+        port: Port | ProxiedPort = bound
+        if runtime.config.ha_proxy_protocol_enabled or tls is not None:
+            reads_header = runtime.config.ha_proxy_protocol_enabled
+            port = proxied_port(bound, runtime, self._waiting, reads_header=reads_header)
         self._ports.append((port, address, tls))
         return bound.number
 
