@@ -205,6 +205,12 @@ def test_rest_call_of_a_superuser_through_a_superuser_proxy(tmp_path: Any) -> No
         for original, status in (("admin", 200), ("alice", 401)):
             headers = {"Authorization": f"Bearer {token('proxy')}", "X-Original-Principal": original}
             assert call(broker.http_url + "/admin/v2/tenants", headers=headers).status == status
+        headers["X-Original-Principal"] = "admin"
+        assert call(f"{broker.http_url}{PERMISSIONS}/bob", "POST", body=["produce"], headers=headers).status == 204
+        deadline = time.monotonic() + 30  # the broker writes the audit log after the response
+        while "role=admin proxy_role=proxy address=" not in broker.log.read_text():
+            assert time.monotonic() < deadline, "the audit log does not contain both roles"
+            time.sleep(0.02)
 
 
 def test_rest_call_with_several_original_principals_is_refused(tmp_path: Any) -> None:

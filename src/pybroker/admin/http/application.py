@@ -52,6 +52,9 @@ PEER_CERTIFICATE_KEY = "peer_certificate"
 TRANSPORT_KEY = "transport"
 ANSWERED_KEY = "answered"  # called with each response's status
 
+MAX_ADDRESS_CHARACTERS = 64
+"""X-Forwarded-For can contain any text, which limits keep as the client's address."""
+
 # Close the connection; otherwise the rest of the request would have to be read.
 CLOSING_STATUSES = frozenset({408, 413, 431})
 
@@ -114,8 +117,8 @@ class Application:
             answer.abort()
         finally:
             if audit.is_act(scope["method"], audit.route_path(scope)):
-                role = scope[IDENTITY_KEY].role  # authentication precedes routing
-                audit.write_down(scope, role, _client_address(scope), answer.status)
+                identity = scope[IDENTITY_KEY]  # authentication precedes routing
+                audit.write_down(scope, identity, _client_address(scope), answer.status)
             # Measure until the response starts: bulk reads and event streams may take any time after that.
             took_ms = (answer.started_ms or self._runtime.clock.monotonic_ms()) - started_ms
             self._runtime.slow_operations.took("http", took_ms, method=scope["method"], path=scope["path"])
@@ -266,7 +269,7 @@ def is_of_console(path: str) -> bool:
 
 def _client_address(scope: Scope) -> str:
     client = scope["client"]
-    return client[0] if client else ""
+    return client[0][:MAX_ADDRESS_CHARACTERS] if client else ""
 
 
 def _content_length(start: Message) -> int:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.routing import Route
 from starlette.types import Scope
 
+from pybroker.auth.authentication_provider import Identity
 from pybroker.runtime import logs
 
 _LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -23,10 +24,12 @@ def is_act(method: str, route_path: str) -> bool:
     return method not in _LOOKING and route_path != "" and not route_path.startswith(_TRAFFIC)
 
 
-def write_down(scope: Scope, role: str | None, address: str, status: int) -> None:
+def write_down(scope: Scope, identity: Identity, address: str, status: int) -> None:
     query = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] not in _SECRET]
-    fields: dict[str, object] = {"role": "-" if role is None else role, "address": address, "method": scope["method"]}
-    fields["path"] = scope["path"]
+    fields: dict[str, object] = {"role": "-" if identity.role is None else identity.role}
+    if identity.proxy_role is not None:
+        fields["proxy_role"] = identity.proxy_role
+    fields |= {"address": address, "method": scope["method"], "path": scope["path"]}
     if query:
         fields["query"] = urlencode(query)
     logs.audit("rest.acted", **fields, status=status, outcome=_outcome(status))
