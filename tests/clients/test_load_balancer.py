@@ -102,6 +102,20 @@ def test_rest_call_through_http_proxy_has_the_address_of_its_client(broker: Brok
     assert "address=203.0.113.20" in logged(broker, "rest.acted", path)
 
 
+def test_forwarded_address_of_a_trusted_proxy_counts_at_a_port_for_both_protocols(tmp_path: Path) -> None:
+    path = "/admin/v2/persistent/public/default/forwarded"
+    settings = {"webServiceTrustXForwardedFor": "true", "haProxyProtocolTrustedAddresses": "127.0.0.0/8"}
+    with BrokerProcess(tmp_path, {**settings, "bindAddress": "::"}).running_well() as broker:
+        assert call(http_url(broker) + path, "PUT", headers={"X-Forwarded-For": "203.0.113.20"}).status == 204
+        assert "address=203.0.113.20" in logged(broker, "rest.acted", path)
+
+
+def test_long_text_in_place_of_a_forwarded_address_is_cut(broker: BrokerProcess) -> None:
+    path = "/admin/v2/persistent/public/default/forwarded-text"
+    assert call(http_url(broker) + path, "PUT", headers={"X-Forwarded-For": "x" * 5000}).status == 204
+    assert f"address={'x' * 64} " in logged(broker, "rest.acted", path)
+
+
 def closes(broker: BrokerProcess, data: bytes, *, half_close: bool = False) -> bool:
     with socket.create_connection(("127.0.0.1", broker.ready["broker_port"]), timeout=30) as connection:
         connection.sendall(data)

@@ -61,7 +61,7 @@ from pybroker.admin.transactions import buffer_routes, coordinator_routes, pendi
 from pybroker.auth.server_tls import server_context
 from pybroker.errors import BrokerError, CannotListen, StoreError
 from pybroker.runtime import logs
-from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, proxied_port
+from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, parse_networks, proxied_port
 from pybroker.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ class HttpServer:
             lifespan="off",
             interface="asgi3",
             proxy_headers=self._config.web_service_trust_x_forwarded_for,
-            forwarded_allow_ips=list(self._config.ha_proxy_protocol_trusted_addresses) or "*",
+            forwarded_allow_ips=_trusted_proxies(self._config.ha_proxy_protocol_trusted_addresses),
             server_header=False,
             log_config=None,
             timeout_keep_alive=self._config.http_idle_timeout_ms / 1000,  # type: ignore[arg-type]
@@ -307,6 +307,15 @@ class HttpServer:
             if bound is not None:
                 bound.close()
         self._plain_port = self._tls_port = None
+
+
+def _trusted_proxies(addresses: Sequence[str]) -> list[str] | str:
+    """Return the addresses whose header X-Forwarded-For uvicorn accepts. A port at `::` reports IPv4 clients by mapped
+    addresses, which uvicorn does not convert.
+    """
+    networks = parse_networks(addresses)
+    mapped = [f"::ffff:{each.network_address}/{96 + each.prefixlen}" for each in networks if each.version == 4]
+    return [*map(str, networks), *mapped] or "*"
 
 
 async def measure_health(broker: BrokerService, interval_s: float) -> None:
