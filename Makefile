@@ -28,7 +28,7 @@ STAMP := .venv/.installed
 SPARK_STAMP := .venv/.installed-spark
 DOCS_STAMP := .venv/.installed-docs
 # Compiled at installation where there is a C compiler.
-COMPILED := $(wildcard src/pybroker/*/*.c)
+COMPILED := $(wildcard src/pybroker/*/*.c src/pybroker/*/*.h)
 INSTALL = $(BIN)/python -m pip install --quiet --constraint requirements-dev.lock --editable
 # The oldest that pyproject.toml allows.
 OLDER_PYSPARK := .venv/older-pyspark/4.0.0
@@ -38,6 +38,7 @@ LOCK_HEAD := \# Exact versions for development: `make .venv` installs with this 
 CONTAINER_LOCK_HEAD := \# Exact versions and hashes of a broker in a container. Written by `make lock` and `make lock-container`.
 ARGS ?=
 SEED ?= 1
+SEEDS ?= 200
 PULSAR_BASELINE_HOME ?= $(HOME)/.cache/pulsar-baseline
 export PULSAR_BASELINE_HOME
 
@@ -62,6 +63,8 @@ help:
 	@echo 'make ci                    all lanes, as in CI'
 	@echo 'make test-older-pyspark    the tests with Spark, the long ones left out, with the oldest PySpark that is supported'
 	@echo 'make fuzz SEED=n           the fuzz tests with one seed'
+	@echo 'make test-both SEEDS=n     the unit tests of wire and model, and n seeds of the simulator, with the compiled core and with pure Python'
+	@echo 'make sanitize ARGS=...     fuzz tests of the compiled core under the sanitizers of the compiler, ARGS="--seconds 600"'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make backup-drills ARGS=... backups under load, loss of the disk, restore, comparison with every receipt; ARGS="--drills 50"'
@@ -181,7 +184,7 @@ package: $(STAMP)
 .PHONY: ci
 ci: $(STAMP) $(DOCS_STAMP)
 	@$(TRY_SPARK)
-	$(LANE) lint docs package unit broker clients analytics simulate long $(ARGS)
+	$(LANE) lint docs package unit pure broker clients analytics simulate long $(ARGS)
 
 # In front of the PySpark of the environment, for Spark's workers too: they take over PYTHONPATH.
 $(OLDER_PYSPARK)/.installed: | $(SPARK_STAMP)
@@ -196,6 +199,14 @@ test-older-pyspark: $(OLDER_PYSPARK)/.installed
 .PHONY: fuzz
 fuzz: $(STAMP)
 	test ! -d tests/fuzz || FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-2000} $(BIN)/python -m pytest tests/fuzz --hypothesis-seed=$(SEED) $(ARGS) || test $$? -eq 5
+
+.PHONY: sanitize
+sanitize: $(STAMP)
+	$(BIN)/python -m tools.sanitize --seed $(SEED) $(ARGS)
+
+.PHONY: test-both
+test-both: $(STAMP)
+	$(BIN)/python -m tools.both_builds --workers $(WORKERS) --seed $(SEED) --seeds $(SEEDS) $(ARGS)
 
 .PHONY: bench
 bench: $(STAMP)
@@ -217,7 +228,6 @@ sample-directories: $(STAMP)
 storm: $(STAMP)
 	$(BIN)/python -m tests.storm.run --seed $(SEED) $(ARGS)
 
-SEEDS ?= 200
 .PHONY: simulate
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulate --seed $(SEED) --seeds $(SEEDS) $(ARGS)

@@ -27,7 +27,11 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 LOCK = ROOT / "docker" / "requirements.lock"
 STABLE_ABI_TAG = "-cp311-abi3-"
-COMPILED = ("pybroker/columns/_packer.abi3.so", "pybroker/columns/_scanner.abi3.so")
+COMPILED = (
+    "pybroker/columns/_packer.abi3.so",
+    "pybroker/columns/_scanner.abi3.so",
+    "pybroker/wire/_core.abi3.so",
+)
 CONFIGURATION = "data/share/pybroker/broker.conf"
 PACKAGES = ("pybroker", "pyspark_pulsar")
 NOT_PACKAGED = {".so", ".pyc"}
@@ -40,7 +44,7 @@ IMPORT_COMPILED = """
 import sys
 from importlib import machinery, util
 for path in sys.argv[1:]:
-    name = "pybroker.columns." + path.rpartition("/")[2].partition(".")[0]
+    name = path.rpartition("/")[2].partition(".")[0]
     spec = util.spec_from_file_location(name, path, loader=machinery.ExtensionFileLoader(name, path))
     spec.loader.exec_module(util.module_from_spec(spec))
 """

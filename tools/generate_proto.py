@@ -20,8 +20,8 @@ REGISTERED_NAMES = {
     "PulsarApi.proto": "pybroker/wire/pulsar_api.proto",
     "MetadataHead.proto": "pybroker/wire/metadata_head.proto",
     "BookKeeper.proto": "pybroker/bookkeeper/bookkeeper.proto",
-    "MLDataFormats.proto": "pybroker/bookkeeper_store/ml_data_formats.proto",
-    "SchemaStorage.proto": "pybroker/bookkeeper_store/schema_storage.proto",
+    "MLDataFormats.proto": "pybroker/bookkeeper_store/documents/ml_data_formats.proto",
+    "SchemaStorage.proto": "pybroker/bookkeeper_store/documents/schema_storage.proto",
 }
 
 

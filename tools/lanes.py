@@ -64,6 +64,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     # The documentation site; a broken link or anchor is an error. `make docs` installs MkDocs.
     "docs": (("python", "-m", "mkdocs", "build", "--strict"),),
     "package": (("python", "-m", "tools.check_package"),),
+    # All other lanes use the compiled core of `pybroker.wire`, if there is a C compiler.
+    "pure": (("python", "-m", "tools.both_builds", "--build", "python", "--workers", "{workers}"),),
     # Fixed seeds that are known to pass. `make simulate` runs others.
     "simulate": (
         ("python", "-m", "tests.simulate", "--seed", "100000", "--seeds", "600", "--jobs", "{workers}", "--quiet"),

@@ -88,9 +88,11 @@ from pybroker.server.handlers.session_commands import check_expiry
 from pybroker.server.listener import Listener
 from pybroker.server.server_context import ServerContext
 from pybroker.version import __version__
+from pybroker.wire import core
 from pybroker.wire.broker_entry_metadata import entry_time_ms
 
 if TYPE_CHECKING:
+    from pybroker.admin.http.web_service import WebService
     from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
     from pybroker.cluster.membership.cluster_membership import ClusterMembership
 
@@ -325,6 +327,7 @@ class Broker:
             self._closers.append(self.service.data_snapshots.close)
         descriptors = self.service.descriptors
         logs.info("descriptors.limit", **descriptors._asdict())
+        logs.info("wire_core.selected", implementation=core.IMPLEMENTATION, crc32c=core.CRC32C)
         if descriptors.limit < FEW:
             logs.warning(
                 "descriptors.few", limit=descriptors.limit, advice="raise it with ulimit -n for more connections"
@@ -511,7 +514,7 @@ class Broker:
             tls = server_context(config)
             self._refresher = CertificateRefresher(tls, config, self.runtime.stats)
         self.listener = Listener(ServerContext(self.service, command_table()), self._host.new_connection)
-        self.http = HttpServer(self.service, tls, self.runtime.clock)
+        self.http = HttpServer(self.service, tls, self.runtime.clock, self._web_services())
         problems: list[str] = []
         try:
             self.listener.bind(addresses, tls)
@@ -530,6 +533,13 @@ class Broker:
         ports = BoundPorts(self.listener.port, self.listener.port_tls, self.http.port, self.http.port_tls)
         self.service.presence.addresses = AdvertisedAddresses(config, ports, socket.gethostname())
         self._tasks.start(self._run_background(self._refresher), "background")
+
+    def _web_services(self) -> list[WebService]:
+        if not self.config.web_socket_service_enabled:
+            return []
+        from pybroker.websocket.websocket_service import WebSocketService  # noqa: PLC0415  (only for its users)
+
+        return [WebSocketService(self.service)]
 
     async def _publish_addresses(self, resources: Resources) -> None:
         """Store this broker's addresses in the cluster document, unless the metadata store is shared."""
@@ -649,6 +659,7 @@ class Broker:
                 await self.service.end_transactions()
                 await self._leave_cluster()
                 await self.service.hand_over()
+                await self.http.close_services()
                 self.listener.stop_reading()
                 await self.service.tell_clients()
                 await self.listener.close()

@@ -7,8 +7,13 @@ import subprocess
 from tests.support.bookkeeper_cluster import EXCHANGE
 from tests.support.java_broker import class_path
 
-from pybroker.bookkeeper_store.cursor_documents import decode_position_info, state_of_entry
-from pybroker.bookkeeper_store.cursor_node import COMPACTED_LEDGER, COMPACTION_CURSOR, DEDUPLICATION_CURSOR, CursorNode
+from pybroker.bookkeeper_store.documents.cursor_documents import decode_position_info, state_of_entry
+from pybroker.bookkeeper_store.documents.cursor_node import (
+    COMPACTED_LEDGER,
+    COMPACTION_CURSOR,
+    DEDUPLICATION_CURSOR,
+    CursorNode,
+)
 from pybroker.broker.cluster.java_snapshot_format import encode_snapshot
 from pybroker.compaction.stored_entry import PulsarFormat
 from pybroker.managed_ledger.cursor_record import CursorRecord

@@ -29,8 +29,8 @@ from tests.support.rest import Answer, call
 
 from pybroker.bookkeeper.ledger_metadata import decode_metadata
 from pybroker.bookkeeper.ledger_paths import ledger_path
-from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
-from pybroker.bookkeeper_store.document_compression import plain
+from pybroker.bookkeeper_store.documents.cursor_documents import decode_cursor_info
+from pybroker.bookkeeper_store.documents.document_compression import plain
 from pybroker.metadata.metadata_paths import java_encoded
 from pybroker.zookeeper import ClientOptions, ServerAddresses, ZooKeeperClient
 

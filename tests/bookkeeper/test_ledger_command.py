@@ -16,7 +16,7 @@ from pybroker.bookkeeper import BookKeeperOptions, DigestType, LedgerState, Quor
 from pybroker.bookkeeper.ledger_metadata import Segment, decode_metadata
 from pybroker.bookkeeper.protocol.entry_format import EntryFormat
 from pybroker.bookkeeper.protocol.frames import add_request
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo, PositionInfo
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo, PositionInfo
 from pybroker.cli.program import main
 from pybroker.ledgers.ledger_properties import ClusterMark, managed_ledger_properties
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -14,12 +14,15 @@ import pulsar
 import pytest
 from tests.support.bookkeeper_cluster import BookKeeperCluster
 from tests.support.broker_process import BrokerProcess
+from tests.support.rest import call
 
 from pybroker.local_store.data_directory import INCOMPLETE_COPY_NAME
 
 pytestmark = pytest.mark.long
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/move-to-bookkeeper.md"
-TOPIC = "persistent://public/default/orders"
+NAMESPACE = "public/moved"
+"""Takes the place of the page's namespace, which has topics of other tests on the same bookies."""
+TOPIC = f"persistent://{NAMESPACE}/orders"
 MESSAGES = int(os.environ.get("LEDGER_COPY_MESSAGES", "4000"))
 BATCH = 10
 COMMON = {
@@ -32,7 +35,7 @@ TIMEOUT_MS = 20_000
 
 
 class Guide:
-    """Runs the commands of the page with the address of the test's ZooKeeper, in the test's directory."""
+    """Runs the commands of the page with the test's namespace and the address of its ZooKeeper, in its directory."""
 
     def __init__(self, directory: Path, cluster: BookKeeperCluster) -> None:
         self.directory = directory
@@ -45,7 +48,7 @@ class Guide:
         assert all(words[0] == "pybroker" for words in self.commands)
 
     def _own(self, text: str) -> str:
-        return text.replace("127.0.0.1:2181", self._address)
+        return text.replace("127.0.0.1:2181", self._address).replace("public/default", NAMESPACE)
 
     def words(self, *parts: str) -> list[str]:
         """Return the one command of the page with these parts."""
@@ -104,6 +107,7 @@ def test_guide_moves_topics_to_bookies_and_back(tmp_path: Path, cluster: BookKee
     guide = Guide(tmp_path, cluster)
     local = BrokerProcess(tmp_path, COMMON)
     with local.running_well():
+        assert call(f"{local.http_url}/admin/v2/namespaces/{NAMESPACE}", "PUT").status == 204
         client = client_of(local)
         holes, begin = subscribe(client, "holes"), subscribe(client, "begin")
         producer = client.create_producer(

@@ -17,7 +17,7 @@ from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerStore
 from pybroker.memory.broker_memory import Memory
 from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock
-from pybroker.wire.entry_metadata import entry_message_count
+from pybroker.wire.entry_columns import message_counts
 
 OPTIONS = BookKeeperOptions(quorums=Quorums(3, 2, 2), **NO_LIMIT)
 
@@ -48,7 +48,7 @@ async def store(cluster: BookKeeperCluster) -> AsyncIterator[LedgerStore]:
         made = OwnLedgers(
             client,
             Memory.ample(clock),
-            entry_message_count,
+            message_counts,
             max_entry_bytes=max_entry_bytes(OPTIONS),
             naming=NamingLimit(clock, None),
         )

@@ -21,7 +21,7 @@ from pybroker.bookkeeper import BookKeeperOptions, Quorums
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
-from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNode
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
 from pybroker.errors import StoreError
@@ -82,7 +82,9 @@ async def owner(cluster: BookKeeperCluster, options: BookKeeperOptions) -> Async
     nodes: WeakValueDictionary[str, CursorNode] = WeakValueDictionary()
     async with connected(cluster, options) as client:
         memory, largest = Memory.ample(clock), max_entry_bytes(options)
-        store = BookKeeperLedgerStore(client, memory, lambda _: 1, max_entry_bytes=largest, naming=naming)
+        store = BookKeeperLedgerStore(
+            client, memory, lambda entries: [1] * len(entries), max_entry_bytes=largest, naming=naming
+        )
         cursors = BookKeeperCursorStore(client, metadata, nodes, max_entry_bytes=largest, max_entries=50, naming=naming)
         resources = LedgerResources(store, EntryCache(1 << 20), LIMITS, clock, 10_000, lambda _: 0)
         factory = ManagedLedgerFactory(resources, cursors, metadata, PulsarRecords(client, metadata, nodes, clock))

@@ -27,8 +27,12 @@ from pybroker.client import (
     connect,
 )
 from pybroker.client.access import Access
+from pybroker.client.consuming.message_consumer import open_message_consumer
+from pybroker.client.consuming.partition_consumer import Receiving
+from pybroker.client.producing.message_producer import Publishing, open_message_producer
 from pybroker.embedding import embed
 from pybroker.errors import BrokerError, TransactionConflict
+from pybroker.model.names import TopicName
 
 TIMEOUT_S = 20.0
 numbers = itertools.count()
@@ -377,3 +381,54 @@ async def test_close_ends_waiting_calls_and_all_tasks(broker: BrokerProcess, top
     assert not client.parts
     await asyncio.sleep(0)
     assert asyncio.all_tasks() <= before
+
+
+async def test_queue_in_bytes_limits_buffered_messages(client: PulsarClient, topic: str, broker: BrokerProcess) -> None:
+    settings = Receiving("s", is_from_earliest=True, queue_bytes=100_000)
+    consumer = await open_message_consumer(client, [TopicName.parse(topic)], settings)
+    producer = await client.producer(topic, batching=False)
+    for index in range(100):
+        await producer.send(b"%05d" % index * 4000)
+    stats = call(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/stats").json
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 100
+    assert stats["subscriptions"]["s"]["consumers"][0]["msgOutCounter"] < 10
+    assert [value[:5] for value in await values(consumer, 100) if value] == [b"%05d" % index for index in range(100)]
+
+
+async def test_reader_without_its_start_begins_after_it(client: PulsarClient, topic: str) -> None:
+    producer = await client.producer(topic, batch_delay_s=0.2)
+    await producer.send(b"alone")
+    ids = await asyncio.gather(*(producer.send(b"%d" % index) for index in range(4)))
+    for start, expected in ((ids[1], [b"2", b"3"]), (ids[1]._replace(batch_index=-1), [])):
+        settings = Receiving("r", start=start, is_start_inclusive=False, is_from_earliest=True)
+        reader = await open_message_consumer(client, [TopicName.parse(topic)], settings)
+        assert [message.value for message in await until_quiet(reader)][: len(expected)] == expected
+        await reader.close()
+
+
+async def test_subscription_that_is_not_durable_ends_with_its_consumer(
+    client: PulsarClient, topic: str, broker: BrokerProcess
+) -> None:
+    consumer = await open_message_consumer(client, [TopicName.parse(topic)], Receiving("s", is_durable=False))
+    producer = await client.producer(topic)
+    await producer.send(b"x")
+    assert await values(consumer, 1) == [b"x"]
+    await consumer.close()
+    subscriptions = f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}/subscriptions"
+    while call(subscriptions).json:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def test_messages_of_one_producer_go_to_one_partition(
+    client: PulsarClient, topic: str, broker: BrokerProcess
+) -> None:
+    put(broker, "PUT", f"{topic.replace('://', '/')}/partitions", 4)
+    settings = Publishing(is_single_partition=True, is_batching=False, initial_sequence_id=41, properties={"a": "b"})
+    producer = await open_message_producer(client, TopicName.parse(topic), settings)
+    partitions = {(await producer.send(b"x")).partition for _ in range(8)}
+    assert len(partitions) == 1
+    assert len({(await producer.send(b"x", key=str(key))).partition for key in range(20)}) > 1
+    stats = call(f"{broker.http_url}/admin/v2/{topic.replace('://', '/')}-partition-0/stats").json
+    assert [each["metadata"] for each in stats["publishers"]] == [{"a": "b"}]
+    reader = await client.reader(f"{topic}-partition-{min(partitions)}")
+    assert (await reader.receive(TIMEOUT_S)).sequence_id == 42

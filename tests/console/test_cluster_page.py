@@ -115,3 +115,22 @@ def test_page_of_a_topic_leads_to_the_console_of_its_owner(browser: Browser) -> 
         with opened(browser, f"{one.registered.web_service_url}{at}") as page:
             page.wait_for_selector("h1:text-is('orders')")
             page.get_by_text("is not stuck").wait_for()
+
+
+def test_page_of_topics_covers_all_brokers_and_leads_to_the_owner(browser: Browser) -> None:
+    with _cluster() as cluster:
+        one, two = sorted(cluster.brokers, key=_owns, reverse=True)
+        here, owner = two.registered, one.registered
+        with opened(browser, f"{here.web_service_url}/console/") as page:
+            row = page.get_by_role("table", name="Topics").locator("tr", has_text="orders")
+            link = row.get_by_role("link", name=owner.broker_id)
+            link.wait_for()
+            assert link.get_attribute("href") == f"{owner.web_service_url}/console/#/topic/{quote(TOPIC, safe='')}"
+            row.get_by_text("no subscription").wait_for()
+            page.get_by_text("Sums of the topics that match the search").wait_for()
+            page.locator("select[name=broker]").select_option(here.broker_id)
+            page.get_by_role("table", name="Topics").get_by_text("There are no topics that you may list").wait_for()
+            page.locator("select[name=broker]").select_option(owner.broker_id)
+            row.wait_for()
+            assert f"broker={quote(owner.broker_id, safe='')}" in page.url
+            assert_readable(page)

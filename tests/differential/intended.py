@@ -73,7 +73,20 @@ _SEEK_LETS_GO = (
     "messages with pending acks, and sends all of them once more after an abort."
 )
 
+_BATCH_OF_ONE = (
+    "A batch is stored as a batch, even if it has one message. Pulsar's client stores that message outside a batch."
+)
+
 INTENDED: tuple[Intended, ...] = (
+    Intended("websocket_refusals", "producer encryptionKeys=a", _BAD_REQUEST),
+    Intended("websocket_several_topics", "v3 *", _BAD_REQUEST),
+    Intended("websocket_several_topics", "batch: messageId*", _BATCH_OF_ONE),
+    Intended("websocket_several_topics", "of p: messageId*", _BATCH_OF_ONE),
+    Intended(
+        "websocket_rights",
+        "wrong token",
+        "Invalid credentials are refused. Pulsar treats the client as anonymous.",
+    ),
     Intended(
         "protocol_connect",
         "*feature_flags.supports_repl_dedup_by_lid_and_eid",

@@ -130,7 +130,8 @@ class Comparison:
         if self._options.pybroker_at:
             return Broker("pybroker", *self._options.pybroker_at)
         own = dict(one.split("=", 1) for one in self._options.set)
-        return stack.enter_context(brokers.started_pybroker(settings={**settings, **own}))
+        on_in_the_reference = {"webSocketServiceEnabled": "true"}
+        return stack.enter_context(brokers.started_pybroker(settings={**on_in_the_reference, **settings, **own}))
 
     def _compare(self, each: Scenario, left: Run, right: Run) -> None:
         found = differences(*(((step.label, step.value) for step in run.steps) for run in (left, right)))

@@ -31,6 +31,7 @@ from pybroker.managed_ledger.info.info_records import InfoRecord
 from pybroker.managed_ledger.ledger_list import LedgerList
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
+from pybroker.managed_ledger.read_ahead import CursorReadAhead
 from pybroker.managed_ledger.retention import KEEP_ALL, RetentionLimits
 from pybroker.managed_ledger.rollover import PendingAppends, SplitContext
 from pybroker.managed_ledger.stored_info import StoredInfo
@@ -202,16 +203,16 @@ def readers_see_what_is_not_durable_yet(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_read_ahead_serves_other_ledgers(patch: pytest.MonkeyPatch) -> None:
-    ahead = ManagedCursor._from_read_ahead
+    take = CursorReadAhead.take
 
-    def of_any_ledger(self: ManagedCursor, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        if self._ahead is not None:
-            self._ahead = EntryRun(
-                position.ledger_id, self._ahead.first_entry_id, self._ahead.payloads, self._ahead.message_counts
+    def of_any_ledger(self: CursorReadAhead, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+        if self.held is not None:
+            self.held = EntryRun(
+                position.ledger_id, self.held.first_entry_id, self.held.payloads, self.held.message_counts
             )
-        return ahead(self, position, max_entries, max_bytes)
+        return take(self, position, max_entries, max_bytes)
 
-    patch.setattr(ManagedCursor, "_from_read_ahead", of_any_ledger)
+    patch.setattr(CursorReadAhead, "take", of_any_ledger)
 
 
 # --- cursors -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.topic.topic import Topic
+from pybroker.cluster.bundles import hash_position
 from pybroker.model.names import TopicName
 
 NAMESPACE = "/namespaces/public/default"
@@ -68,6 +69,7 @@ async def test_unloading_a_namespace_unloads_its_topics_alone(broker: MemoryBrok
         ("PUT", f"{NAMESPACE}/{FIRST}/unload?destinationBroker=127.0.0.1:8080", 204),
         ("PUT", f"{NAMESPACE}/0x00000000_0x50000000/split", 412),
         ("PUT", f"{NAMESPACE}/HOT/split", 404),
+        ("PUT", f"{NAMESPACE}/LARGEST/split", 404),
         ("PUT", f"{NAMESPACE}/{FIRST}/split?splitAlgorithmName=by_hand", 412),
         ("PUT", f"{NAMESPACE}/{FIRST}/split?splitAlgorithmName=specified_positions_divide", 412),
         ("GET", f"{NAMESPACE}/nothing/topicHashPositions", 412),
@@ -110,6 +112,24 @@ async def test_the_largest_bundle_is_the_one_with_most_topics(broker: MemoryBrok
     await broker.topic("t")
     assert (await broker.rest("PUT", f"{NAMESPACE}/LARGEST/split")).status == 204
     assert await boundaries(broker) == [*FOUR[:3], "0xa0000000", *FOUR[3:]]
+
+
+async def test_hottest_bundle_is_split_by_rates_of_its_topics() -> None:
+    async with memory_broker(load_balancer_namespace_bundle_max_msg_rate=1) as broker:
+        names = [f"t-{number}" for number in range(12)]
+        inside = [name for name in names if hash_position(TopicName.parse(name)) >> 30 == 2]
+        topics = [await broker.topic(name) for name in names]
+        await broker.end_window(1)
+        for name, topic in zip(names, topics, strict=True):
+            await broker.publish(topic, 30 if name in inside else 1)
+        await broker.end_window(1)
+        split = f"{NAMESPACE}/HOT/split?splitAlgorithmName=flow_or_qps_equally_divide"
+        assert (await broker.rest("PUT", split)).status == 204
+        found = [int(each, 16) for each in await boundaries(broker)]
+        positions = sorted(hash_position(TopicName.parse(name)) for name in inside)
+        middles = [before + (after - before) // 2 + 1 for before, after in pairwise(positions)]
+        assert [each for each in found if 0x80000000 < each < 0xC0000000] == middles
+        assert len(middles) > 1
 
 
 async def test_the_way_to_split_is_a_setting(broker: MemoryBroker) -> None:

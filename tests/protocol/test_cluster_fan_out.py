@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
@@ -11,6 +12,9 @@ from tests.protocol.test_cluster import ADMIN, NAMESPACE, TIMEOUT_MS, TOPIC, con
 from tests.support.modelled_cluster import ModelledCluster, modelled_cluster, run_on_uvloop
 
 from pybroker.cluster.bundles import hash_position
+from pybroker.cluster.load_balance.load_report import BundleFigures, LoadReport
+from pybroker.cluster.membership.registration import Registration
+from pybroker.model.names import TopicName
 from pybroker.transactions.coordinators import partition_of
 
 NON_PERSISTENT = "/admin/v2/non-persistent/public/default"
@@ -135,3 +139,27 @@ async def _coordinators() -> None:
             status, stats = await rest(broker, "GET", f"{TRANSACTIONS}/coordinatorStats")
             assert (status, list(stats)) == (200, [str(number) for number in range(16)])
             assert await rest(broker, "GET", f"{TRANSACTIONS}/slowTransactions/0") == (200, {})
+
+
+def test_hottest_bundle_of_all_brokers_is_split_at_its_owner() -> None:
+    run_on_uvloop(_hottest())
+
+
+async def _hottest() -> None:
+    async with modelled_cluster() as cluster:
+        one, two = cluster.brokers
+        await look_up(one, TOPIC, authoritative=True)
+        assert one.service.ownership is not None
+        bundle = one.service.ownership.bundle_of(TopicName.parse(TOPIC))
+        report = LoadReport(bundles={str(bundle): BundleFigures(byte_rate_in=10.0, topic_count=1)}, measured_ms=1)
+        two.service.membership = SimpleNamespace(  # type: ignore[assignment]
+            registrations={"one": Registration(one.registered, report)}
+        )
+        status, location = await rest(two, "PUT", f"{NAMESPACE}/HOT/split", follows=False)
+        assert status == 307
+        assert location.startswith(f"{one.registered.web_service_url}{NAMESPACE}/{bundle.range}/split?")
+        assert await rest(two, "PUT", f"{NAMESPACE}/HOT/split") == (204, None)
+        two.service.membership = None
+        _, found = await rest(two, "GET", f"{NAMESPACE}/bundles")
+        middle = bundle.range.lower + (bundle.range.upper - bundle.range.lower) // 2
+        assert f"0x{middle:08x}" in found["boundaries"]

@@ -13,6 +13,7 @@ from tests.support.few_descriptors import LIMIT
 from tests.support.raw_client import connected, encode, frame
 
 from pybroker.process.file_descriptors import Descriptors
+from pybroker.wire import core
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -47,5 +48,6 @@ def test_a_flood_of_connections_takes_no_descriptor_from_files(tmp_path: Path) -
     log = broker.log.read_text()
     assert "Traceback" not in log
     assert f"descriptors.limit limit={LIMIT}" in log, "the soft limit was raised"
+    assert f"wire_core.selected implementation={core.IMPLEMENTATION} crc32c={core.CRC32C}" in log
     assert log.count("client.refused command=CONNECT cause=fileDescriptorsReserve") == 1
     assert "storage.full" not in log

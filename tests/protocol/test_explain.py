@@ -555,6 +555,6 @@ async def test_a_list_of_what_is_stuck_is_made_while_topics_and_consumers_come_a
             await disturb()
             for index, each in enumerate(making):
                 if each.done():
-                    assert all(stuck.finding.waits for of in (await each).stuck.values() for stuck in of)
+                    assert all(stuck.finding["waits"] for of in (await each).stuck.values() for stuck in of)
                     making[index] = asyncio.ensure_future(table._make(None))
         await asyncio.gather(*making)

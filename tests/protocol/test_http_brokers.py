@@ -197,7 +197,6 @@ async def test_quotas_have_a_default_and_one_for_each_bundle(broker: MemoryBroke
     ("method", "path", "status"),
     [
         ("GET", "/bookies/racks-info/b:3181", 404),
-        ("POST", "/bookies/racks-info/b:3181?group=g", 404),
         ("GET", "/worker/cluster", 409),
         ("GET", "/worker-stats/metrics", 409),
         ("GET", "/functions/public/default", 409),
@@ -208,6 +207,12 @@ async def test_what_is_not_served_says_why(broker: MemoryBroker, method: str, pa
     answer = await broker.rest(method, path)
     assert answer.status == status
     assert answer.json["reason"]
+
+
+async def test_rack_of_bookie_cannot_be_changed(broker: MemoryBroker) -> None:
+    answer = await broker.rest("POST", "/bookies/racks-info/b:3181?group=g")
+    assert answer.status == (404 if broker.service.ledgers.store.bookies() is None else 405)
+    assert "b:3181" in answer.json["reason"]
 
 
 async def test_there_are_no_bookies(broker: MemoryBroker) -> None:

@@ -14,6 +14,7 @@ from tests.support.credentials import CertificateAuthority
 from tests.unit.admin.fake_broker import served
 
 from pybroker.admin.metrics.metrics_page import MetricsPage
+from pybroker.wire import core
 
 
 async def test_the_page_is_text_under_both_paths() -> None:
@@ -25,6 +26,17 @@ async def test_the_page_is_text_under_both_paths() -> None:
             assert b"# TYPE pulsar_topics_count gauge\n" in answer.body
         head = await http.call("HEAD", "/metrics")
         assert (head.status, head.body) == (200, b"")
+
+
+async def test_metrics_diagnostics_and_console_name_the_frame_decoder() -> None:
+    async with served() as http:
+        page = (await http.call("GET", "/metrics")).body.decode()
+        labels = f'crc32c="{core.CRC32C}",implementation="{core.IMPLEMENTATION}"'
+        (line,) = [line for line in page.splitlines() if line.startswith("pybroker_wire_core_info{")]
+        assert line.endswith(" 1")
+        assert all(label in line for label in labels.split(","))
+        assert (await http.call("GET", "/admin/v3/diagnostics")).json["wireCore"] == core.IMPLEMENTATION
+        assert (await http.call("GET", "/admin/v3/console/broker")).json["wireCore"] == core.IMPLEMENTATION
 
 
 async def test_a_client_certificate_is_the_role_over_https(tmp_path: Path) -> None:

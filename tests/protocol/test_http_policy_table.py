@@ -299,7 +299,10 @@ async def test_a_policy_of_a_topic_is_set_shown_refused_and_unset(broker: Memory
     assert (await broker.rest("DELETE", path)).status == (204 if sample.has_delete_of_topic else 405)
     if sample.has_delete_of_topic:
         found = await broker.rest("GET", path)
-        assert (found.status, found.text) == (sample.removed_topic or sample.unset_topic)
+        # An event of `__change_events` has no difference between a removed and an unset list.
+        is_in_event = broker.service.ledgers.store.has_pulsar_layout
+        expected = sample.unset_topic if is_in_event else sample.removed_topic or sample.unset_topic
+        assert (found.status, found.text) == expected
 
 
 async def applied(broker: MemoryBroker, sample: Sample) -> object:

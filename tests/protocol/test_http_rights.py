@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from starlette.routing import Route
+from tests.support.documented_permissions import POLICY, documented_permissions, method_of, named, permission_of
 from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.rest import Answer, call
 
@@ -17,8 +16,6 @@ from pybroker.auth.proxied_role import Principal
 from pybroker.errors import AuthorizationError
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-DOCUMENTS = [REFERENCE / "rest.md", REFERENCE / "rest-policies.md", REFERENCE / "rest-details.md"]
 PERMISSIONS = "/admin/v2/namespaces/{}PermissionsOnTopics"
 ON_TOPICS = [{"topic": "persistent://public/default/t", "role": "someone", "actions": ["produce"]}]
 BODIES: dict[str, object] = {PERMISSIONS.format("grant"): ON_TOPICS, PERMISSIONS.format("revoke"): ON_TOPICS}
@@ -28,7 +25,6 @@ EACH_BY_RIGHT = {"/admin/v3/console/topics", "/admin/v3/console/rights", "/admin
 NO_JSON = b"{"
 SEGMENTS = {"tenant": "public", "namespace": "default", "topic": "t", "subscription": "s"}
 NONE = "-"
-POLICY = "<policy>"
 
 
 class RefusingAuthorization(AuthorizationService):
@@ -62,10 +58,6 @@ class RefusingAuthorization(AuthorizationService):
     def _refuse(self, right: str) -> None:
         self.asked.append(right)
         raise AuthorizationError(f"lacks {right}")
-
-
-def method_of(route: Route) -> str:
-    return min((route.methods or set()) - {"HEAD"})
 
 
 async def answer_of(broker: MemoryBroker, route: Route, domain: str) -> Answer:
@@ -104,54 +96,12 @@ async def demanded_rights(domain: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def named(path: str) -> str:
-    """A path in the words of the document, whatever the parameters are called."""
-    path = re.sub(r"^/admin/v[23]", "", path)
-    path = path.replace("{domain}/{tenant}/{namespace}/{topic}", "T").replace("{tenant}/{namespace}", "N")
-    return re.sub(r"\{[^}]*\}", "{}", path)
-
-
-def spelled_out(path: str) -> Iterator[str]:
-    """The paths that one of the document's stands for: `[x]` may be there, of `{a,b}` one is, and `/...` is all below."""
-    if path.endswith("/..."):
-        base = path.removesuffix("/...")
-        yield from (base, base + "/{}")
-    elif optional := re.search(r"\[([^]]*)\]", path):
-        for text in ("", optional[1]):
-            yield from spelled_out(path.replace(optional[0], text, 1))
-    elif choice := re.search(r"\{([^}]*,[^}]*)\}", path):
-        for text in choice[1].split(","):
-            yield from spelled_out(path.replace(choice[0], text, 1))
-    else:
-        yield named(path)
-
-
-def documented_rights() -> dict[tuple[str, str], str]:
-    """What the document says, by method and path; the method is `any` where it says so, the path of a policy is `<policy>`."""
-    found: dict[tuple[str, str], str] = {}
-    for line in (line for page in DOCUMENTS for line in page.read_text(encoding="utf-8").splitlines()):
-        cells = [cell.strip() for cell in line.replace(r"\|", "/").strip("|").split("|")]
-        if len(cells) != 4 or not re.fullmatch(r"[SAPLC-]( [SAPLC-])*|`produce`", cells[2]):
-            continue
-        methods = cells[0].split() or [POLICY]
-        rights = cells[2].strip("`").split()
-        for index, method in enumerate(methods):
-            for text in re.findall(r"`([^`]*)`", cells[1]):
-                for path in spelled_out(text):
-                    found[method, path] = rights[index] if len(rights) > 1 else rights[0]
-    return found
-
-
 @pytest.mark.parametrize("domain", DOMAINS)
 async def test_every_route_demands_the_right_that_is_documented_before_anything_else(domain: str) -> None:
-    documented = documented_rights()
+    documented = documented_permissions()
     wrong = []
     for (method, path), right in (await demanded_rights(domain)).items():
-        words = named(path)
-        said = documented.get((method, words)) or documented.get(("any", words))
-        if said is None and words.startswith(("/namespaces/N/", "/T/")):
-            base = words[: words.index("/", len("/namespaces/")) if words.startswith("/namespaces/") else 2]
-            said = documented[POLICY, f"{base}/{POLICY}"]
+        said = permission_of(documented, method, path)
         if said != right:
             wrong.append(f"{method} {path} demands {right}, documented is {said}")
     assert not wrong, "\n".join(wrong)
@@ -163,7 +113,7 @@ async def test_every_documented_call_is_served() -> None:
     paths = {path for _, path in served}
     missing = [
         f"{method} {path}"
-        for method, path in documented_rights()
+        for method, path in documented_permissions()
         if method != POLICY and (method, path) not in served and not (method == "any" and path in paths)
     ]
     assert not missing, "\n".join(missing)

@@ -233,6 +233,9 @@ class Rights:
     def holder(self, _: str | None, nameless: str) -> Holder:
         return Holder(nameless)
 
+    def with_original_principal(self, role: str | None, original: str, *, may_be_equal: bool = False) -> str | None:
+        return role
+
     def __getattr__(self, name: str) -> Any:
         def refuse(*_: object) -> None:
             raise AuthorizationError(f"no {name}")

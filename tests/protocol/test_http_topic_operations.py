@@ -254,7 +254,8 @@ async def test_what_is_stored_of_a_topic_is_shown(broker: MemoryBroker) -> None:
     assert (sealed["entries"], sealed["size"], sealed["isOffloaded"]) == (2, topic.ledger.size_bytes, False)
     assert sealed["timestamp"] == broker.clock.now_ms
     assert (current["ledgerId"], "entries" in current) == (topic.ledger.current_ledger_id, False)
-    assert info["creationDate"] == "2023-11-14T22:13:20Z"
+    if not broker.service.metadata_store.is_shared:  # ZooKeeper dates the creation by its own clock
+        assert info["creationDate"] == "2023-11-14T22:13:20Z"
     assert info["cursors"]["s"]["markDelete"] == {"ledgerId": sealed["ledgerId"], "entryId": -1}
     last = (await broker.rest("POST", f"{PATH}/terminate")).json
     info = (await broker.rest("GET", f"{PATH}/internal-info")).json

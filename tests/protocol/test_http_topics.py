@@ -282,7 +282,7 @@ async def test_a_partitioned_topic_goes_with_its_partitions_and_policies(broker:
 async def test_no_partition_is_made_again_while_its_topic_is_being_deleted(broker: MemoryBroker) -> None:
     await assert_ok(broker, "PUT", f"{ORDERS}/partitions", 3)
     deleting = asyncio.ensure_future(broker.service.partitioned_operations.delete(ORDERS_NAME, force=True))
-    await broker.until(lambda: not broker.service.creation.is_settled(ORDERS_NAME))
+    await broker.until(lambda: not broker.service.creation.is_settled(ORDERS_NAME.partition(0)))
     with pytest.raises(NotAllowedError):  # It waits, and then there is no partitioned topic any more.
         await broker.topic("orders-partition-0")
     assert deleting.done()
@@ -441,7 +441,7 @@ async def test_listeners_hear_of_every_topic_once_it_is_there_or_gone(broker: Me
     await assert_ok(broker, "DELETE", f"{ORDERS}/partitions")
     await assert_ok(broker, "DELETE", PLAIN)
     parts = ["orders-partition-0", "orders-partition-1"]
-    assert listener.events == [
+    assert [event for event in listener.events if "__change_events" not in event] == [
         "+plain",
         "+auto",
         *(f"+{each}" for each in parts),

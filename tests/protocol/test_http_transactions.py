@@ -50,6 +50,14 @@ async def opened(client: AsyncClient, *topics: str) -> TxnId:
     return txn
 
 
+def path_of(txn: TxnId) -> str:
+    return f"{txn.most}/{txn.least}"
+
+
+def later(txn: TxnId, count: int) -> TxnId:
+    return TxnId(txn.most, txn.least + count)
+
+
 async def test_coordinators_are_listed_before_anybody_has_used_one(broker: MemoryBroker) -> None:
     listed = (await rest(broker, "coordinators")).json
     assert [each["id"] for each in listed] == list(range(16))
@@ -65,13 +73,12 @@ async def test_coordinators_are_listed_before_anybody_has_used_one(broker: Memor
 
 
 async def test_stats_of_a_coordinator(broker: MemoryBroker, client: AsyncClient) -> None:
-    await opened(client)
-    await opened(client)
+    first, last = await opened(client), await opened(client)
     stats = (await rest(broker, "coordinatorStats?coordinatorId=0")).json
     assert stats == {
         "state": "Ready",
-        "leastSigBits": 2,
-        "lowWaterMark": 0,
+        "leastSigBits": last.least,
+        "lowWaterMark": first.least - 1,
         "ongoingTxnSize": 2,
         "recoverStartTime": START_MS,
         "recoverEndTime": START_MS,
@@ -88,9 +95,9 @@ async def test_metadata_of_a_transaction_say_what_takes_part(broker: MemoryBroke
     pair = pb.Subscription(topic=TOPIC, subscription="s")
     await ask(client, B.ADD_SUBSCRIPTION_TO_TXN, **ids(txn), subscription=[pair])
     broker.clock.now_ms += 5000
-    found = (await rest(broker, "transactionMetadata/0/1")).json
+    found = (await rest(broker, f"transactionMetadata/{path_of(txn)}")).json
     assert found == {
-        "txnId": "(0,1)",
+        "txnId": str(txn),
         "status": "OPEN",
         "openTimestamp": START_MS,
         "timeoutAt": START_MS + 60_000,
@@ -98,7 +105,7 @@ async def test_metadata_of_a_transaction_say_what_takes_part(broker: MemoryBroke
         "ackedPartitions": {TOPIC: {"s": {}}},
         "pybroker": {"ageMillis": 5000},
     }
-    assert (await rest(broker, "transactionMetadata/0/2")).status == 404
+    assert (await rest(broker, f"transactionMetadata/{path_of(later(txn, 1))}")).status == 404
     assert (await rest(broker, "transactionMetadata/9/1")).status == 404
 
 
@@ -106,7 +113,7 @@ async def test_participants_are_named_as_the_client_wrote_them(broker: MemoryBro
     txn = await opened(client, "my-topic-1", TOPIC)
     pairs = [pb.Subscription(topic=topic, subscription="s") for topic in ("public/default/my-topic-2", "my-topic-1")]
     await ask(client, B.ADD_SUBSCRIPTION_TO_TXN, **ids(txn), subscription=pairs)
-    found = (await rest(broker, "transactionMetadata/0/1")).json
+    found = (await rest(broker, f"transactionMetadata/{path_of(txn)}")).json
     assert found["producedPartitions"] == {"my-topic-1": {"aborted": False}, TOPIC: {"aborted": False}}
     assert found["ackedPartitions"] == {"public/default/my-topic-2": {"s": {}}, "my-topic-1": {"s": {}}}
     assert found["pybroker"]["fullNames"] == {
@@ -116,7 +123,7 @@ async def test_participants_are_named_as_the_client_wrote_them(broker: MemoryBro
     state = broker.service.transactions.find(0).state
     transaction = state.existing(txn)
     state.apply(decode(encode(state.whole(transaction))))
-    assert (await rest(broker, "transactionMetadata/0/1")).json == found, "the same after a restart"
+    assert (await rest(broker, f"transactionMetadata/{path_of(txn)}")).json == found, "the same after a restart"
     state.check_invariants()
 
 
@@ -131,21 +138,25 @@ async def test_a_stuck_transaction_says_whom_it_waits_for_and_why(
     await broker.until(lambda: (ending := endings.find(txn)) is not None and bool(ending.last_error))
     broker.clock.now_ms += 10_000
     slow = (await rest(broker, "slowTransactions/10000")).json
-    assert list(slow) == ["(0,1)", "(0,2)"]
-    own = slow["(0,1)"]["pybroker"]
+    assert list(slow) == [str(txn), str(later(txn, 1))]
+    own = slow[str(txn)]["pybroker"]
     assert (own["waitsFor"], own["waitsForCount"], own["lastError"]) == ([TOPIC], 1, f"{TOPIC}: no disk")
-    assert slow["(0,1)"]["status"] == "COMMITTING"
+    assert slow[str(txn)]["status"] == "COMMITTING"
     assert (await rest(broker, "slowTransactions/10001?coordinatorId=0")).json == {}
-    refused = await rest(broker, "abortTransaction/0/1", "POST")
+    refused = await rest(broker, f"abortTransaction/{path_of(txn)}", "POST")
     assert refused.status == 409
     assert "COMMITTING" in refused.json["reason"]
 
 
 async def test_an_administrator_aborts_a_transaction(broker: MemoryBroker, client: AsyncClient, told: Told) -> None:
     txn = await opened(client, TOPIC)
-    assert (await rest(broker, "abortTransaction/0/1", "POST")).status == 204
+    assert (await rest(broker, f"abortTransaction/{path_of(txn)}", "POST")).status == 204
     assert told.of(txn) == [(Participant(TOPIC), TxnAction.ABORT)]
-    for path in ("abortTransaction/0/1", "abortTransaction/0/77", "abortTransaction/9/1"):
+    for path in (
+        f"abortTransaction/{path_of(txn)}",
+        f"abortTransaction/{path_of(later(txn, 76))}",
+        "abortTransaction/9/1",
+    ):
         assert (await rest(broker, path, "POST")).status == 404
 
 
@@ -189,7 +200,7 @@ async def test_the_metrics_count_what_coordinators_do(broker: MemoryBroker, clie
         txn = await opened(client)
         if action is not None:
             await ask(client, B.END_TXN, **ids(txn), txn_action=action)
-    broker.service.transactions.find(0)._timeouts.add(3, 0.0)
+    broker.service.transactions.find(0)._timeouts.add(txn.least, 0.0)
     broker.service.transactions.find(0).check_timeouts()
     await broker.until(lambda: not len(broker.service.transactions.find(0).state))
     answer = await asyncio.to_thread(call, f"http://127.0.0.1:{broker.port}/metrics/", "GET")
@@ -218,15 +229,15 @@ async def test_a_topic_says_which_transactions_hold_its_readers_back(broker: Mem
         [first] = await send(broker, topic, txn)
         stats = (await rest(broker, f"transactionBufferStats/{name}?lowWaterMarks=true")).json
         assert (stats["ongoingTxnSize"], stats["maxReadPosition"]) == (1, str(before))
-        start = (await rest(broker, f"transactionInBufferStats/{name}/0/1")).json["startPosition"]
+        start = (await rest(broker, f"transactionInBufferStats/{name}/{path_of(txn)}")).json["startPosition"]
         assert start == str(first)
-        shown = (await rest(broker, "transactionMetadata/0/1")).json
+        shown = (await rest(broker, f"transactionMetadata/{path_of(txn)}")).json
         assert shown["producedPartitions"] == {TOPIC: {"startPosition": start, "aborted": False}}
         assert shown["pybroker"]["holds"] == [{"topic": TOPIC, "entries": 1}]
         assert "error" not in await ask(client, B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
         stats = (await rest(broker, f"transactionBufferStats/{name}")).json
         assert stats["ongoingTxnSize"] == 0
-        assert (await rest(broker, f"transactionInBufferStats/{name}/0/1")).json == {"aborted": False}
+        assert (await rest(broker, f"transactionInBufferStats/{name}/{path_of(txn)}")).json == {"aborted": False}
         assert (await rest(broker, f"transactionBufferInternalStats/{name}")).json == {"snapshotType": "Single"}
         assert (await rest(broker, "transactionBufferStats/public/default/missing")).status == 404
 
@@ -263,15 +274,17 @@ async def test_a_subscription_says_what_transactions_hold_of_it(broker: MemoryBr
         free, held, wrong = "NotInPendingAck", "PendingAck", "InvalidPosition"
         assert bits == [wrong, free, held, free, held, wrong]
         assert await state_of(sent[1], "?batchIndex=0") == held
-        assert (await rest(broker, f"transactionInPendingAckStats/{of}/0/1")).json == {}
+        assert (await rest(broker, f"transactionInPendingAckStats/{of}/{path_of(txn)}")).json == {}
         assert ack.hold(txn, Acknowledged(sent[2], [], [])) is None
         assert await state_of(sent[2]) == held
         up_to = {"cumulativeAckPosition": str(sent[2])}
-        assert (await rest(broker, f"transactionInPendingAckStats/{of}/0/1")).json == up_to
-        assert (await rest(broker, "transactionMetadata/0/1")).json["ackedPartitions"] == {TOPIC: {"a/b": up_to}}
+        assert (await rest(broker, f"transactionInPendingAckStats/{of}/{path_of(txn)}")).json == up_to
+        assert (await rest(broker, f"transactionMetadata/{path_of(txn)}")).json["ackedPartitions"] == {
+            TOPIC: {"a/b": up_to}
+        }
         held_here = {"topic": TOPIC, "subscription": "a/b", "entries": 2}
-        assert (await rest(broker, "slowTransactions/0")).json["(0,1)"]["pybroker"]["holds"] == [held_here]
-        assert (await rest(broker, f"transactionInPendingAckStats/{of}/0/2")).json == {}
+        assert (await rest(broker, "slowTransactions/0")).json[str(txn)]["pybroker"]["holds"] == [held_here]
+        assert (await rest(broker, f"transactionInPendingAckStats/{of}/{path_of(later(txn, 1))}")).json == {}
         assert (await rest(broker, f"pendingAckInternalStats/{of}")).json == {}
         assert "error" not in await ask(client, B.END_TXN, **ids(txn), txn_action=pb.COMMIT)
         assert (await rest(broker, f"pendingAckStats/{of}")).json["ongoingTxnSize"] == 0

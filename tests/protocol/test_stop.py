@@ -1,20 +1,29 @@
 """The end of a broker with many topics: all clients are told first, then the topics are closed, many at once."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from tests.support.broker_stores import OnModelBookies, choice_of_stores
 from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.recording_peer import RecordingPeer
 
 from pybroker.broker.lifecycle import topic_closing
 from pybroker.broker.lifecycle.topic_closing import TopicClosing
 from pybroker.broker.topic.topic import Topic
+from pybroker.errors import ServiceNotReady
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
 
 COUNT = 40
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[MemoryBroker]:
+    """A broker without system topics, so that it closes only the topics of the test."""
+    async with memory_broker(system_topic_enabled=False) as running:
+        yield running
 
 
 async def with_topics(broker: MemoryBroker) -> tuple[list[Topic], list[RecordingPeer]]:
@@ -112,7 +121,7 @@ async def test_others_have_their_turn_while_clients_are_told(
 
 
 async def test_a_topic_that_cannot_be_closed_keeps_none_of_the_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with memory_broker(max_concurrent_topic_closes=2) as broker:
+    async with memory_broker(max_concurrent_topic_closes=2, system_topic_enabled=False) as broker:
         topics, _ = await with_topics(broker)
         calls = 0
 
@@ -156,6 +165,15 @@ async def test_a_topic_whose_loading_ends_while_others_are_closed_is_closed_as_w
         await broker.service.close()
     assert loading.result().is_fenced
     assert broker.service.loaded.all() == []
+
+
+async def test_topic_that_needs_policies_while_broker_stops_is_refused() -> None:
+    with choice_of_stores(OnModelBookies()):
+        async with memory_broker() as broker:
+            await broker.topic("persistent://public/default/t")
+            await broker.service.close()
+            with pytest.raises(ServiceNotReady, match="the broker is stopping"):
+                await broker.service.resources.topic_policies_in_force(TopicName.parse("public/default/late"))
 
 
 async def test_a_stop_that_is_given_up_ends_at_once(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,7 +228,6 @@ def test_the_differences_list_each_subject() -> None:
 def test_what_is_absent_is_said(document: str) -> None:
     text = section(ROOT / document).lower()
     for word in (
-        "websocket",
         "functions",
         "sources",
         "sinks",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from tests.simulate.life import BrokerLife
+from tests.simulate.life import BROKERS_ADDRESS, BrokerLife
 from tests.support.stepped_loop import _work
 
 from pybroker.broker.delivery.subscription import Subscription
@@ -50,15 +50,17 @@ def _of_connections(life: BrokerLife) -> Iterator[str]:
     context = life.context_of_server
     if context is None:
         return
+    of_brokers = [each for each in context.connections if BROKERS_ADDRESS in each.address]
     for connection in context.connections:
-        yield f"the connection {connection.address} is open"
+        if connection not in of_brokers:
+            yield f"the connection {connection.address} is open"
     for what, count in (
         ("strangers", len(context.unauthenticated)),
-        ("hosts with connections", len(context._by_host)),
+        ("hosts with connections", len(context._by_host) - bool(of_brokers)),
         ("connections that do not read", len(context._stalled)),
         ("connections held back by what they publish", len(context._held_publishers)),
         ("outboxes that hold something", len(context.outbox_shares)),
-        ("active connections, as counted", life.runtime.stats.active_connections),
+        ("active connections, as counted", life.runtime.stats.active_connections - len(of_brokers)),
     ):
         if count:
             yield f"{count} {what}"

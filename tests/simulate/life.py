@@ -51,6 +51,8 @@ from pybroker.wire.broker_entry_metadata import entry_time_ms
 DIRECTORY = Path("/data")
 PORT = 6650
 HTTP_PORT = 8080
+BROKERS_ADDRESS = "10.0.1.1"
+"""The address from which brokers connect to each other, and keep their connections."""
 START_S = 600.0
 """For a simulated ZooKeeper that is not reached."""
 

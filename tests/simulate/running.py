@@ -247,7 +247,7 @@ class _Running:
             for subscription in topic.subscriptions.values():
                 stall = subscription.stall
                 look.standstills[name, subscription.name] = "" if stall is None else stall.blocked_reason.name
-                look.hidden[name, subscription.name] = _hidden(subscription.cursor)
+                look.hidden[name, subscription.name] = hidden_entries(subscription.cursor)
                 findings = [each.code.value for each in findings_of(topic, subscription) if each.waits]
                 look.explained[name, subscription.name] = findings
         return look
@@ -271,7 +271,8 @@ class _Running:
                 await client._close(name)
 
 
-def _hidden(cursor: ManagedCursor) -> int:
+def hidden_entries(cursor: ManagedCursor) -> int:
+    """Return how many entries of the backlog no consumer gets."""
     ledger, state = cursor.ledger, cursor.state
     return sum(
         ledger.ledgers.has_entry(Position(ledger_id, entry_id)) and not state.is_deleted(ledger_id, entry_id)

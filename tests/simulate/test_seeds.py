@@ -12,6 +12,8 @@ import pytest
 from tests.simulate.outcome import play, play_seed
 from tests.simulate.script import Script
 
+from pybroker.wire.core import PURE_PYTHON_VARIABLE
+
 FAILED_ONCE = Path(__file__).with_name("failed_once.jsonl")
 SCRIPTS = [json.loads(line) for line in FAILED_ONCE.read_text().splitlines()]
 SEEDS_A_TEST = 10
@@ -28,18 +30,18 @@ def test_what_a_script_once_found_does_not_come_back(known: dict[str, object]) -
     assert not play(Script.from_json(json.dumps(known["script"]))).findings
 
 
-def test_a_seed_is_the_same_to_the_byte_in_any_process() -> None:
+def test_a_seed_is_the_same_to_the_byte_in_any_process_compiled_or_not() -> None:
     command = "from tests.simulate.outcome import play_seed; print(*(play_seed(seed).digest for seed in range(8)))"
     said = [
         subprocess.run(
             [sys.executable, "-c", command],
-            env={**os.environ, "PYTHONHASHSEED": hashes},
+            env={**os.environ, "PYTHONHASHSEED": hashes, PURE_PYTHON_VARIABLE: pure},
             capture_output=True,
             text=True,
             check=True,
             timeout=120,
         ).stdout
-        for hashes in ("1", "2")
+        for hashes, pure in (("1", "0"), ("2", "1"))
     ]
     assert said[0] == said[1]
     assert len(set(said[0].split())) == 8

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.memory_broker import MemoryBroker
-from tests.support.raw_client import all_frames, encode, frame, to_dict
+from tests.support.raw_client import CLOSED, all_frames, encode, frame, to_dict
 
 from pybroker.broker.topic.topic import Topic
 from pybroker.managed_ledger.stored_info import StoredInfo
@@ -47,9 +47,11 @@ class AsyncClient:
                         self.send(Type.PONG)
                     else:
                         self._replies.put_nowait(to_dict(command, rest))
+        self._replies.put_nowait(dict(CLOSED))
 
-    def send(self, command_type: pb.BaseCommand.Type, **fields: Any) -> None:
-        self._writer.write(frame(encode(command_type, **fields)))
+    def send(self, command_type: pb.BaseCommand.Type, payload: bytes = b"", /, **fields: Any) -> None:
+        """Send a command. `payload`: checksum, metadata and message of a SEND."""
+        self._writer.write(frame(encode(command_type, **fields), payload))
 
     def ask(self, command_type: pb.BaseCommand.Type, **fields: Any) -> int:
         """Send a command and return its new request id."""
@@ -63,7 +65,7 @@ class AsyncClient:
         return self.ask(Type.SUBSCRIBE, topic=topic, subType=kind, consumer_id=consumer_id, **fields)
 
     async def next(self) -> dict[str, Any]:
-        """Return the broker's next command other than a PING."""
+        """Return the broker's next command other than a PING; CLOSED at the end of the connection."""
         async with asyncio.timeout(10):
             return await self._replies.get()
 
@@ -103,9 +105,14 @@ class BinaryPort:
         """Return the broker's side of all connections."""
         return self._listener.context.connections
 
-    async def connect(self) -> AsyncClient:
+    async def open(self) -> AsyncClient:
+        """Return an open connection without CONNECT."""
         client = AsyncClient(*await asyncio.open_connection("127.0.0.1", self.port))
         self._clients.append(client)
+        return client
+
+    async def connect(self) -> AsyncClient:
+        client = await self.open()
         client.send(Type.CONNECT, client_version="test", protocol_version=21)
         assert (await client.next())["type"] == "CONNECTED"
         return client

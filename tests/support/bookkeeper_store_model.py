@@ -12,7 +12,7 @@ from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.memory.broker_memory import Memory
 from pybroker.runtime.clock import Clock
-from pybroker.wire.entry_metadata import entry_message_count
+from pybroker.wire.entry_columns import message_counts
 
 
 class QuickNetwork(ModelNetwork):
@@ -54,7 +54,7 @@ class ModelCluster:
         return BookKeeperLedgerStore(
             self.client(clock),
             Memory.ample(clock),
-            entry_message_count,
+            message_counts,
             max_entry_bytes=max_entry_bytes(self.options),
             max_in_flight_bytes=max_in_flight_bytes,
             naming=naming or NamingLimit(clock, None),

@@ -206,14 +206,19 @@ async def memory_broker(
     `stores` None: those of the environment, in memory by default; the caller closes others.
     """
     fixed = {"web_service_port": 0, "bind_address": "127.0.0.1", "metrics_page_interval_ms": 0}
+    if settings.get("authentication_enabled"):
+        fixed["system_topic_enabled"] = False  # With ledgers on BookKeeper, the broker's own client needs credentials.
     config = BrokerConfig(**{**fixed, "managed_ledger_cache_size_mb": 1, **settings})
     clock = SetClock()
     fullness = Fullness()
     runtime = Runtime(config, clock)
-    store_choice = chosen_stores()
-    if stores is None:
+    store_choice = chosen_stores() if stores is None else None
+    if store_choice is not None:
         stores = await store_choice.open(runtime, fullness)
+    assert stores is not None
     service = await build(runtime, stores, limits or LedgerLimits())
+    # On real bookies too, the broker is alone: it joins no cluster, and serves all topics.
+    service.broker_context.ownership = service.transactions.ownership = None
     listener = Listener(ServerContext(service, command_table()))
     if stores.records is None:
         service.presence.addresses = AdvertisedAddresses(config, BoundPorts(6650, None, 8080, None), "broker.example")
@@ -235,7 +240,8 @@ async def memory_broker(
         await server.close(deadline_s=1)
         await service.close()
         await listener.close()
-        await store_choice.close()
+        if store_choice is not None:
+            await store_choice.close()
 
 
 def stored_subscription(subscription: SubscriptionBase) -> Subscription:

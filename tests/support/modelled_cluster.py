@@ -18,7 +18,7 @@ from tests.support.waiting import until
 from pybroker.admin.stats.measured_load import MeasuredLoad
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.client_options import max_entry_bytes
-from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNode
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
 from pybroker.broker.service import BrokerService

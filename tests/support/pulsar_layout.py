@@ -10,7 +10,7 @@ from tests.unit.managed_ledger.stack import PATH, SMALL, FakeClock, Topic, publi
 
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.client_options import max_entry_bytes
-from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNode
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
 from pybroker.ledgers.ledger_properties import ClusterMark

@@ -31,6 +31,7 @@ from pybroker.admin.entries.produce_routes import RestProduceRoutes
 from pybroker.admin.explain import explain_routes
 from pybroker.admin.http.application import Application
 from pybroker.admin.http.protocol import Connections, HttpProtocol, Reader
+from pybroker.admin.http.web_service import WebService
 from pybroker.admin.inspection import acting_routes, delay_routes, hash_routes, hole_routes, unacked_routes
 from pybroker.admin.metrics.broker_stats_routes import BrokerStatsRoutes
 from pybroker.admin.metrics.metrics_page import MetricsPage
@@ -45,6 +46,7 @@ from pybroker.admin.namespaces import (
     resource_quota_routes,
     tenant_routes,
 )
+from pybroker.admin.namespaces.bundle_split_routes import BundleSplitRoutes
 from pybroker.admin.policies import namespace_offload, namespace_policies, policy_table_routes, topic_policies
 from pybroker.admin.stats.rate_sampler import RateSampler
 from pybroker.admin.stats.topic_stats_routes import TopicStatsRoutes
@@ -122,8 +124,17 @@ NOUNS = (
 class HttpServer:
     """HTTP on `webServicePort` and HTTPS on `webServicePortTls`, on the event loop that called `start`."""
 
-    def __init__(self, broker: BrokerService, tls_context: ssl.SSLContext | None, clock: Clock) -> None:
-        """`tls_context` may be shared with other listeners, so that all of them use the same renewed certificates."""
+    def __init__(
+        self,
+        broker: BrokerService,
+        tls_context: ssl.SSLContext | None,
+        clock: Clock,
+        services: Sequence[WebService] = (),
+    ) -> None:
+        """`tls_context` may be shared with other listeners, so that all of them use the same renewed certificates.
+        `services`: further services on the same ports, such as WebSocket.
+        """
+        self._services = services
         self._broker = broker
         self._runtime = broker.runtime
         self._config = broker.runtime.config
@@ -144,9 +155,11 @@ class HttpServer:
             *stats.routes(),
             *broker_stats.routes(),
             *RestProduceRoutes().routes(),
+            *BundleSplitRoutes(self.rates).routes(),
             *shares.routes(),
         ]
-        routes = [*own, *self.entries.routes(), *self.console.routes(), *nouns]
+        further = [route for service in services for route in service.routes()]
+        routes = [*own, *self.entries.routes(), *self.console.routes(), *further, *nouns]
         self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
         self._application = Application(broker, self.routes)
         self.limits = self._application.limits
@@ -166,7 +179,7 @@ class HttpServer:
 
     def _figures(self) -> dict[str, Number]:
         limits, connections = self.limits, self._connections
-        return {
+        http = {
             "connections": 0 if connections is None else len(connections.connections),
             "refused_connections": 0 if connections is None else connections.refused,
             "waiting_requests": limits.waiting,
@@ -176,6 +189,10 @@ class HttpServer:
             **self.entries.reads.figures(),
             "read_leases": len(self._broker.broker_context.read_leases),
         }
+        figures: dict[str, Number] = {f"http_{name}": value for name, value in http.items()}
+        for service in self._services:
+            figures.update(service.figures())
+        return figures
 
     @property
     def metrics_page(self) -> WrittenPage | None:
@@ -232,6 +249,11 @@ class HttpServer:
             )
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
+    async def close_services(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
+        """Close the further services, while the broker still serves their clients of the binary protocol."""
+        for service in self._services:
+            await service.close(deadline_s)
+
     async def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
         """Refuse new connections, wait for running requests until the deadline, then close all connections.
         Idempotent.
@@ -243,6 +265,7 @@ class HttpServer:
         for port in ports:
             if isinstance(port, ProxiedPort):
                 await port.finish()
+        await self.close_services(deadline_s)
         connections, self._connections = self._connections, None
         if connections is None:
             return

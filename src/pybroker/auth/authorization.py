@@ -124,7 +124,8 @@ class AuthorizationService:
         if self.enabled:
             refusal = refusal_of_roles(self._proxy_roles, role, original, may_be_equal=may_be_equal)
             if refusal:
-                raise AuthorizationError(f"Invalid roles. {refusal}")
+                named = f"role {role!r} named the original principal {original!r}"
+                raise AuthorizationError(f"Invalid roles. {refusal}") from AuthorizationError(named)
         if role is None or role not in self._proxy_roles or not original.strip() or original == role:
             return role
         return ProxiedRole(original, role)

@@ -32,7 +32,8 @@ class AuthorizationProvider(ABC):
     """Rules of one kind. `role` is None for a client without a role.
 
     The `require` methods raise AuthorizationError with a reason for the client and the log. The broker checks open
-    producers and consumers again when the policies of their namespace change.
+    producers and consumers again when the policies of their namespace, the administrators of their tenant, or a dynamic
+    key such as `superUserRoles` change.
     """
 
     @classmethod

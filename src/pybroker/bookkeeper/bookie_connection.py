@@ -183,17 +183,18 @@ class BookieConnection(asyncio.Protocol):
         adds = self._adds
         confirming: set[AddListener] = set()
         for answer in answers:
-            if answer.operation == ADD:
-                request = adds.pop((answer.ledger_id, answer.entry_id), None)
+            operation, code, ledger_id, entry_id, _, _ = answer
+            if operation == ADD:
+                request = adds.pop((ledger_id, entry_id), None)
                 if request is None:
-                    self.close(f"an answer to no request: entry {answer.entry_id} of ledger {answer.ledger_id}")
+                    self.close(f"an answer to no request: entry {entry_id} of ledger {ledger_id}")
                     break
                 self.unanswered_bytes -= len(request.frame)
-                if request.listener.add_answered(answer.entry_id, request.index, self.bookie_id, answer.code):
+                if request.listener.add_answered(entry_id, request.index, self.bookie_id, code):
                     confirming.add(request.listener)
                 if self._waiting:
-                    self._send_waiting((ADD, answer.ledger_id, answer.entry_id))
-            elif not self._read_answered(answer):
+                    self._send_waiting((ADD, ledger_id, entry_id))
+            elif not self._read_answered(Answer(*answer)):
                 break
         for listener in confirming:
             listener.confirm()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 
 from pybroker.bookkeeper import BookKeeperClient
-from pybroker.bookkeeper_store.cursor_documents import (
+from pybroker.bookkeeper_store.documents.cursor_documents import (
     MAX_DOCUMENT_BYTES,
     MAX_RANGES_IN_DOCUMENT,
     STATE_IN_DOCUMENT,
@@ -28,8 +28,8 @@ from pybroker.bookkeeper_store.cursor_documents import (
     range_count,
     state_of_entry,
 )
-from pybroker.bookkeeper_store.cursor_node import CursorNode, CursorNodes
-from pybroker.bookkeeper_store.ledger_custom import cursor_metadata
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNode, CursorNodes
+from pybroker.bookkeeper_store.documents.ledger_custom import cursor_metadata
 from pybroker.bookkeeper_store.naming_limit import Moment, NamingLimit
 from pybroker.bookkeeper_store.plain_record import PlainRecord, PlainRecordNodes
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, read_last

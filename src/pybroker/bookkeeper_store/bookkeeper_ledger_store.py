@@ -20,12 +20,12 @@ from contextlib import contextmanager, suppress
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError, DigestType, LedgerMetadata, LedgerReader
 from pybroker.bookkeeper.errors import InvalidMetadata, LedgerClosed, NoSuchLedger, WrongKey
 from pybroker.bookkeeper_store.bookie_watch import BookieWatch
-from pybroker.bookkeeper_store.ledger_custom import custom_metadata
+from pybroker.bookkeeper_store.documents.ledger_custom import custom_metadata
+from pybroker.bookkeeper_store.documents.stored_views import metadata_text
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.open_ledger import OpenLedger, notify, refused
 from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.store_errors import read_error, store_error
-from pybroker.bookkeeper_store.stored_views import metadata_text
 from pybroker.errors import StoreError
 from pybroker.ledgers.bookie_report import SLOW_APPEND_MS, AppendWait, BookiesReport, ClientStatistics, OperationTimes
 from pybroker.ledgers.ledger_store import (
@@ -63,20 +63,20 @@ class BookKeeperLedgerStore(LedgerStore):
         self,
         client: BookKeeperClient,
         memory: Memory,
-        message_count_of: Callable[[bytes], int],
+        message_counts_of: Callable[[list[bytes]], list[int]],
         *,
         max_entry_bytes: int,
         max_in_flight_bytes: int | None = None,
         naming: NamingLimit,
     ) -> None:
-        """`message_count_of` returns the number of messages in an entry; it never raises. Entries larger than
+        """`message_counts_of` returns the number of messages in each entry; it never raises. Entries larger than
         `max_entry_bytes` are refused.
         """
         self._naming = naming
         self.orphans: OrphanedLedgers | None = None
         self.client = client
         self._memory = memory
-        self._message_count_of = message_count_of
+        self._message_counts_of = message_counts_of
         self._max_entry_bytes = max_entry_bytes
         self._max_in_flight_bytes = memory.writes.most_bytes if max_in_flight_bytes is None else max_in_flight_bytes
         self._in_flight_bytes = self._in_flight_entries = 0
@@ -235,7 +235,7 @@ class BookKeeperLedgerStore(LedgerStore):
             raise read_error(error, ledger_id, first_entry_id) from error
         payloads = [entry.payload for entry in entries]
         self._counts["entries_read"] += len(payloads)
-        return EntryRun(ledger_id, first_entry_id, payloads, [self._message_count_of(each) for each in payloads])
+        return EntryRun(ledger_id, first_entry_id, payloads, self._message_counts_of(payloads))
 
     async def _reader(self, ledger_id: int) -> LedgerReader:
         opened = self._open.get(ledger_id)

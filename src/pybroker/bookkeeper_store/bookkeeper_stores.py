@@ -12,7 +12,7 @@ from pybroker.bookkeeper_store.bookie_security import bookie_transport
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.bookkeeper_ledger_store import BookKeeperLedgerStore
 from pybroker.bookkeeper_store.client_options import NO_LIMIT, max_entry_bytes
-from pybroker.bookkeeper_store.cursor_node import CursorNode
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNode
 from pybroker.bookkeeper_store.naming_limit import NamingLimit
 from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecords
@@ -25,7 +25,7 @@ from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import MetadataStore
 from pybroker.metadata.shared_metadata import client_options
 from pybroker.runtime.runtime import Runtime
-from pybroker.wire.entry_metadata import entry_message_count
+from pybroker.wire.entry_columns import message_counts
 from pybroker.zookeeper import ServerAddresses, ZooKeeperClient, ZooKeeperError
 
 LEDGERS_ROOT = metadata_paths.LEDGERS
@@ -94,7 +94,7 @@ class BookKeeperStores:
         self._metadata = metadata
         self._runtime = runtime
         self.ledgers = BookKeeperLedgerStore(
-            client, runtime.memory, entry_message_count, max_entry_bytes=largest, naming=naming
+            client, runtime.memory, message_counts, max_entry_bytes=largest, naming=naming
         )
         self.cursors = BookKeeperCursorStore(
             client,

@@ -17,8 +17,8 @@ import json
 from urllib.parse import quote
 
 from pybroker.bookkeeper import BookKeeperClient
-from pybroker.bookkeeper_store.cursor_node import CursorNodes
-from pybroker.bookkeeper_store.ledger_custom import record_metadata
+from pybroker.bookkeeper_store.documents.cursor_node import CursorNodes
+from pybroker.bookkeeper_store.documents.ledger_custom import record_metadata
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger, read_all
 from pybroker.errors import BadVersionError, LedgerFenced, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import CursorDone, CursorOwner

@@ -23,25 +23,25 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError
-from pybroker.bookkeeper_store.cursor_documents import (
+from pybroker.bookkeeper_store.documents.cursor_documents import (
     STATE_IN_DOCUMENT,
     decode_cursor_info,
     decode_position_info,
     state_of_entry,
 )
-from pybroker.bookkeeper_store.cursor_node import COMPACTION_CURSOR, CursorNode, CursorNodes
-from pybroker.bookkeeper_store.managed_ledger_documents import (
+from pybroker.bookkeeper_store.documents.cursor_node import COMPACTION_CURSOR, CursorNode, CursorNodes
+from pybroker.bookkeeper_store.documents.managed_ledger_documents import (
     decode_extras,
     decode_pulsar_info,
     extras_document,
     ledger_info,
     pulsar_document,
 )
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedCursorInfo
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
+from pybroker.bookkeeper_store.documents.stored_views import stored_cursor, stored_managed_ledger
 from pybroker.bookkeeper_store.state_ledger import delete_ledger, read_last
 from pybroker.bookkeeper_store.store_errors import store_error
-from pybroker.bookkeeper_store.stored_views import stored_cursor, stored_managed_ledger
 from pybroker.errors import BadVersionError, DamagedEntries, NoSuchLedger, StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.info_records import InfoRecord, InfoRecords, LoadedInfo, SaveInfo, fenced

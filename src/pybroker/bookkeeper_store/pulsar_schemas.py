@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError, Message
 
 from pybroker.bookkeeper import BookKeeperClient, BookKeeperError
 from pybroker.bookkeeper.errors import NoSuchLedger
-from pybroker.bookkeeper_store.ledger_custom import schema_metadata
-from pybroker.bookkeeper_store.schema_storage_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator
+from pybroker.bookkeeper_store.documents.ledger_custom import schema_metadata
+from pybroker.bookkeeper_store.documents.schema_storage_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator
 from pybroker.bookkeeper_store.state_ledger import StateLedger, delete_ledger
 from pybroker.bookkeeper_store.store_errors import read_error
 from pybroker.errors import BadVersionError, StoreError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.auth.refused_accesses import RefusedAccesses
 from pybroker.broker.cluster.java_transaction_snapshots import JavaTransactionSnapshots
 from pybroker.broker.cluster.unattended_coordinators import UnattendedCoordinators
 from pybroker.broker.context.added_entry_metadata import added_metadata
@@ -128,6 +129,7 @@ class BrokerService:
         self.broker_context = broker_context = new_broker_context(
             runtime, metadata_store, resources, ledgers, schema_storage
         )
+        self.refused_accesses = RefusedAccesses(runtime)
         self.authentication = AuthenticationService(runtime.config, runtime.clock)
         self.dynamic = DynamicConfiguration(runtime.config, metadata_store)
         """Loaded by `build` before clients are served, like the partitioned topics and the broker context."""
@@ -315,6 +317,7 @@ class BrokerService:
         self.participants.elsewhere = OwnersParticipants(ownership, self.cluster_client)
         if self._java_snapshots is not None:
             self._java_snapshots.client = self.cluster_client
+            self._java_snapshots.require_served = ownership.require_served
         await ownership.start()
         self._unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
         self.broker_context.tasks.start(self._unattended.run(), "unattended transaction coordinators")
@@ -372,6 +375,7 @@ class BrokerService:
         await self.broker_context.tasks.close()
         await self._closing.close_all()  # topics whose load ended meanwhile
         await self.ledgers.close()
+        self.refused_accesses.flush()
         self.runtime.cancel_timers()
 
 

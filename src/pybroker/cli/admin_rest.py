@@ -14,7 +14,7 @@ from pybroker.cli.exit_codes import CommandFailed, WrongUsage
 from pybroker.cli.nearest_names import NotListed, advice_for
 from pybroker.cli.which_broker import Where
 from pybroker.client.failures import ClientError
-from pybroker.client.rest import Refused, RestClient, reason_of
+from pybroker.client.rest import Interrupted, Refused, RestClient, reason_of
 from pybroker.model.names import NamespaceName, TopicName
 
 PATIENCE_S = 3.0
@@ -130,7 +130,7 @@ class AdminRest:
             text = f"{self._rest.where} answered {error.status}: {error.reason}{advice.format(source=self._source)}"
             raise (NotThere(text, path) if error.status == NOT_FOUND else CommandFailed(text)) from error
         except ClientError as error:
-            raise CommandFailed(f"{error}{_HINT if 'did not answer to the end' in str(error) else ''}") from error
+            raise CommandFailed(f"{error}{_HINT if isinstance(error, Interrupted) else ''}") from error
         except (OSError, http.client.HTTPException) as error:
             raise CommandFailed(f"{self._rest.where} did not respond: {reason_of(error)}{_HINT}") from error
 

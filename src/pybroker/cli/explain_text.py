@@ -57,14 +57,21 @@ class ExplainText:
         return lines
 
     def stuck(self, document: Document) -> list[Line]:
-        """Return the lines about a broker's stuck topics, worst first."""
-        topics, matching = document["topics"], document["matching"]
-        lines = [line for finding in document.get("broker", ()) for line in self._finding(finding, "")]
-        lines += [Line()] if lines else []
-        if not topics:
-            return [*lines, Line("Nothing is stuck on this broker.", (BOLD, GREEN))]
-        are = "topic is stuck" if matching == 1 else "topics are stuck"
-        lines += self._wrapped(f"{matching:,} {are} on this broker", "", BOLD, YELLOW)
+        """Return the lines about the stuck topics of a broker or a cluster, worst first."""
+        topics, matching, brokers = document["topics"], document["matching"], document.get("brokers")
+        missing = [each for each in brokers or () if each.get("problem")]
+        where = "on this broker" if brokers is None else "in this cluster"
+        lines = self._broker_findings(document)
+        if not topics and not missing:
+            return [*lines, Line(f"Nothing is stuck {where}.", (BOLD, GREEN))]
+        if topics:
+            are = "topic is stuck" if matching == 1 else "topics are stuck"
+            lines += self._wrapped(f"{matching:,} {are} {where}", "", BOLD, YELLOW)
+        else:
+            lines += self._wrapped("Nothing is stuck on the brokers that answered.", "", BOLD, YELLOW)
+        for each in missing:
+            text = f"Broker {each['id']} {each['problem']}: its stuck topics are missing here."
+            lines += self._wrapped(text, "", YELLOW)
         for each in topics:
             finding = each["finding"]
             place = " / ".join(part for part in (each["topic"], each["subscription"]) if part)
@@ -73,11 +80,20 @@ class ExplainText:
             since_ms = finding.get("since")
             for_long = f", for {age(self._now_ms - since_ms)}" if since_ms else ""
             lines += [Line(), *self._wrapped(f"{place}{for_long}", "", BOLD)]
+            if each.get("broker"):
+                lines += self._wrapped(f"broker {each['broker']}", INDENT, DIM)
             lines += self._wrapped(f"{finding['sentence']}{more}", INDENT)
             lines.append(self._command(_explain_command(each["topic"], each["subscription"])))
         if matching > len(topics):
             lines += [Line(), *self._wrapped(f"{matching - len(topics):,} more: use --limit {matching}", "", DIM)]
         return lines
+
+    def _broker_findings(self, document: Document) -> list[Line]:
+        lines: list[Line] = []
+        for each in document.get("broker", ()):
+            at = f"Broker {each['broker']}: " if each.get("broker") else ""
+            lines += self._finding({**each, "sentence": f"{at}{each.get('sentence', '')}"}, "")
+        return [*lines, Line()] if lines else []
 
     # --- parts -------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class Access:
     """Accept any certificate. For experiments only."""
     tls_verify_hostname: bool = True
     listener_name: str | None = None
+    original_principal: str = ""
+    """For a client with a proxy role: the role of the user for whom it connects."""
     connection_timeout_s: float = 10.0
     operation_timeout_s: float = 30.0
     """Time limit of one response."""

@@ -140,6 +140,8 @@ class Connection(asyncio.Protocol):
         if self._access.method != "none":
             connect.auth_method_name = self._access.method
             connect.auth_data = await asyncio.to_thread(self._access.auth_data)
+        if self._access.original_principal:
+            connect.original_principal = self._access.original_principal
         if behind_proxy is not None:
             connect.proxy_to_broker_url = behind_proxy.host_and_port
         self.write(frame(command))

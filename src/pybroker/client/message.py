@@ -32,6 +32,28 @@ LATEST = MessageId((1 << 63) - 1, (1 << 63) - 1)
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
+class EncryptionKey(NamedTuple):
+    """The key of an encrypted message, itself encrypted with the public key of a receiver."""
+
+    name: str
+    value: bytes
+    metadata: Mapping[str, str] = _NO_PROPERTIES
+
+
+class Encryption(NamedTuple):
+    """How an application has encrypted and compressed a message. The client neither encrypts nor decrypts."""
+
+    keys: tuple[EncryptionKey, ...]
+    param: bytes = b""
+    """The initialization vector."""
+    algorithm: str | None = None
+    compression: int = 0
+    """The compression of the message inside the encryption: a number of the protocol's `CompressionType`."""
+    uncompressed_bytes: int = 0
+    batch_size: int | None = None
+    """The number of messages of an encrypted batch, which cannot be separated; None for a single message."""
+
+
 class Message(NamedTuple):
     """A received message. Times are Unix times in milliseconds; 0 means not set."""
 
@@ -51,6 +73,8 @@ class Message(NamedTuple):
     sequence_id: int = 0
     redelivery_count: int = 0
     schema_version: bytes = b""
+    encryption: Encryption | None = None
+    """Set for a message that is still encrypted."""
 
 
 class OutgoingMessage(NamedTuple):
@@ -66,6 +90,10 @@ class OutgoingMessage(NamedTuple):
     """Earliest delivery time on Shared subscriptions. Such a message is never batched."""
     sequence_id: int | None = None
     """None: the previous id plus one. Explicit ids must increase."""
+    replicate_to: tuple[str, ...] = ()
+    """The clusters that get the message; empty: those of the namespace. Such a message is never batched."""
+    encryption: Encryption | None = None
+    """Set if `value` is encrypted already. Such a message is neither batched nor compressed by the client."""
 
     @property
     def size_bytes(self) -> int:

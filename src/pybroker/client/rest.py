@@ -48,6 +48,10 @@ class Unreachable(ConnectionLost):
     """The broker did not answer, or the connection ended before the end of the response."""
 
 
+class Interrupted(Unreachable):
+    """The broker did not respond, or its response was incomplete."""
+
+
 class RestClient:
     """One connection to the admin URL of `access`, or to the broker to which that redirects. Not thread-safe."""
 
@@ -105,8 +109,8 @@ class RestClient:
                         "(webServicePort, 8080 by default), not service.url"
                     ) from error
                 if not may_repeat or time.monotonic() + pause_s > deadline_s:
-                    raise Unreachable(
-                        f"{method} {path} failed: the response of {self.where} is incomplete: {reason_of(error)}"
+                    raise Interrupted(
+                        f"{method} {path} failed: no complete response from {self.where}: {reason_of(error)}"
                     ) from error
             except ValueError as error:
                 raise ClientError(f"{method} {path} failed: {self.where} sent a response that is not JSON") from error

@@ -8,7 +8,7 @@ namespace policies store the boundaries.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
@@ -18,10 +18,6 @@ from pybroker.model.names import TopicName
 from pybroker.model.policies import MAX_BUNDLE_COUNT
 
 HIGHEST_HASH = 2**32 - 1
-
-RANGE_EQUALLY_DIVIDE = "range_equally_divide"
-TOPIC_COUNT_EQUALLY_DIVIDE = "topic_count_equally_divide"
-SPECIFIED_POSITIONS_DIVIDE = "specified_positions_divide"
 
 
 class Bundle(NamedTuple):
@@ -74,10 +70,12 @@ def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
     return named
 
 
-def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) -> Bundle:
+def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) -> Bundle | None:
     """Return the bundle that contains most of the topics, whose hash positions are `topic_positions`; the first one of
-    several.
+    several. None without topics.
     """
+    if not topic_positions:
+        return None
     positions = sorted(topic_positions)
 
     def topic_count(bundle: Bundle) -> int:
@@ -85,30 +83,6 @@ def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) ->
         return end(positions, bundle.upper) - bisect_left(positions, bundle.lower)
 
     return max(bundles_of(boundaries), key=topic_count)
-
-
-def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """Return the ascending hash positions at which the algorithm splits `bundle`; empty if it stays whole.
-    `topic_positions`: of the topics in the bundle. `wanted`: the positions in the request, for one of the algorithms;
-    positions outside the bundle are ignored, as in Pulsar.
-    """
-    if algorithm == RANGE_EQUALLY_DIVIDE:
-        candidates: Iterable[int] = [bundle.lower + (bundle.upper - bundle.lower) // 2]
-    elif algorithm == TOPIC_COUNT_EQUALLY_DIVIDE:
-        candidates = _middle(sorted(topic_positions))
-    elif algorithm == SPECIFIED_POSITIONS_DIVIDE:
-        if not wanted:
-            raise AdminError(
-                412,
-                (
-                    f"The split algorithm {SPECIFIED_POSITIONS_DIVIDE} needs a list of positions as the body of the "
-                    "request"
-                ),
-            )
-        candidates = wanted
-    else:
-        raise AdminError(412, f"The split algorithm {algorithm} needs a load manager, which this broker does not have")
-    return sorted({position for position in candidates if bundle.lower < position < bundle.upper})
 
 
 def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Sequence[int]) -> list[str]:
@@ -120,12 +94,3 @@ def split_boundaries(boundaries: Sequence[str], bundle: Bundle, positions: Seque
         raise AdminError(412, f"The namespace already has {MAX_BUNDLE_COUNT} bundles, which is the maximum")
     assert all(bundle.lower < position < bundle.upper for position in positions)
     return [f"0x{boundary:08x}" for boundary in cut]
-
-
-def _middle(positions: Sequence[int]) -> list[int]:
-    """Return a position with half of `positions` on each side; empty if there is none."""
-    half = len(positions) // 2
-    if half == 0:
-        return []
-    before, behind = positions[half - 1], positions[half]
-    return [before + (behind - before) // 2]

@@ -11,7 +11,6 @@ ONLY_IN_PULSAR: tuple[str, ...] = (
     "dispatcherEntryFilterRescheduledMessageDelay",
     "dispatcherReadFailureBackoffMandatoryStopTimeInMs",
     "entryFiltersDirectory",
-    "flowOrQpsDifferenceThresholdPercentage",
     "loadBalanceSheddingDelayInSeconds",
     "loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
     "loadBalancerAvgShedderHighThreshold",

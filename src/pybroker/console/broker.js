@@ -46,7 +46,7 @@ function overview(broker, live) {
     broker.unready ? h("p", { class: "trouble", role: "alert" }, `The broker is not ready for clients: ${broker.unready}`) : null,
     facts([
       ["State", broker.unready ? badge("not ready", "bad") : badge("ready", "good")],
-      ["Version", broker.version], ["Cluster", broker.cluster], ["Address", broker.brokerId],
+      ["Version", broker.version], ["Frame decoder", broker.wireCore], ["Cluster", broker.cluster], ["Address", broker.brokerId],
       ["Started", time(broker.startedAt)], ["Up for", duration(broker.time - broker.startedAt)],
       ["Loaded topics", number(broker.loadedTopics)],
       ["Processor of the broker", live && live.cpuPercent !== null ? `${number(live.cpuPercent)} %` : "–", "of one core, in the last seconds"],

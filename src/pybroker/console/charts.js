@@ -22,13 +22,13 @@ export function chart(title, lines, shown) {
   const element = h("figure", { class: "chart" }, legend, h("div", { class: "plot" }, top, drawing),
     h("div", { class: "chart-times", "aria-hidden": "true" }, from, h("span", {}, "now")));
 
-  function update(points, fields) {
+  function update(points, fields, gap = GAP_MS) {
     const places = lines.map((line) => fields.indexOf(line.field));
     const end = points.length ? points[points.length - 1][0] : Date.now();
     const visible = points.filter((point) => point[0] > end - WINDOW_MS);
     const highest = nice(Math.max(0, ...visible.filter((point) => point.length > 1).flatMap((point) => places.map((place) => point[place] || 0))), shown);
     const start = Math.min(visible.length ? visible[0][0] : end, end - 60000);
-    paths.forEach((path, index) => path.setAttribute("d", outline(visible, places[index], start, end, highest)));
+    paths.forEach((path, index) => path.setAttribute("d", outline(visible, places[index], start, end, highest, gap)));
     top.textContent = shown(highest);
     from.textContent = `${Math.round((end - start) / 60000)} min ago`;
     const last = visible[visible.length - 1];
@@ -39,14 +39,14 @@ export function chart(title, lines, shown) {
 }
 
 /** Return an SVG path with a gap where a figure is missing. */
-function outline(points, place, start, end, highest) {
+function outline(points, place, start, end, highest, gap) {
   let text = "";
   let before = null;
   for (const point of points) {
     if (point.length < 2 || point[place] === null) { before = null; continue; }
     const x = ((point[0] - start) / Math.max(1, end - start)) * WIDTH;
     const y = HEIGHT - 2 - (point[place] / highest) * (HEIGHT - 8);
-    text += `${before === null || point[0] - before > GAP_MS ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    text += `${before === null || point[0] - before > gap ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`;
     before = point[0];
   }
   return text;
@@ -67,6 +67,8 @@ export function liveCharts(charts) {
   let fields = [];
   let points = [];
   let last = null;
+  let note = LIVE;
+  let gap;
   // Replace only a changed text, because screen readers read it aloud.
   const tell = (text) => { if (why.textContent !== text) replace(why, text); };
   return {
@@ -76,14 +78,14 @@ export function liveCharts(charts) {
     /** Whether the newest point reports an object that is not loaded. */
     get isUnloaded() { return points.length > 0 && !last; },
     on: {
-      begin(names) { fields = names; tell(LIVE); },
+      begin(names, text = LIVE, longest = undefined) { fields = names; note = text; gap = longest; tell(note); },
       points(more) {
         const newest = points.length ? points[points.length - 1][0] : 0;
         points = [...points, ...more.filter((point) => point[0] > newest)].slice(-600);
         const point = points[points.length - 1];
         last = point && point.length > 1 ? Object.fromEntries(fields.map((name, index) => [name, point[index]])) : null;
-        if (point) tell(last ? LIVE : "The topic is not loaded, so there are no figures.");
-        for (const each of charts) each.update(points, fields);
+        if (point) tell(last ? note : "The topic is not loaded, so there are no figures.");
+        for (const each of charts) each.update(points, fields, gap);
       },
       trouble(reason) { tell(reason); },
     },

@@ -24,8 +24,8 @@ from pybroker.managed_ledger.cache.entry_cache import part_of
 from pybroker.managed_ledger.cursor_backlog import Backlog
 from pybroker.managed_ledger.cursor_state import CursorState
 from pybroker.managed_ledger.oldest_unacked import OldestUnacked
+from pybroker.managed_ledger.read_ahead import CursorReadAhead
 from pybroker.managed_ledger.state_size_limit import StateSizeLimit
-from pybroker.memory.broker_memory import AheadHolder
 from pybroker.model.ack_set import WORD_BITS
 from pybroker.model.position import EARLIEST, Position
 from pybroker.model.skipped_ranges import SkippedRanges
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PersistDone = Callable[[StoreError | None], None]
 
 
-class ManagedCursor(CursorOwner, AheadHolder):
+class ManagedCursor(CursorOwner):
     """The cursor of one subscription, owned by its managed ledger."""
 
     def __init__(
@@ -83,7 +83,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """Whether the flush timer will write the changes."""
         self._waiting: list[PersistDone] = []
         self._in_flight: list[PersistDone] = []  # callbacks for the delta that is being written
-        self._ahead: EntryRun | None = None
+        self._ahead = CursorReadAhead(ledger.read_ahead)
         self.oldest = OldestUnacked(
             state, ledger.ledgers, ledger.publish_time_at_hand, ledger.publish_time_of, ledger.clock
         )
@@ -128,7 +128,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """
         position = self.ledger.ledgers.normalize(self.read_position)
         max_entries = self._readable(position, max_entries)
-        run = None if self._ahead is None else self._from_read_ahead(position, max_entries, max_bytes)
+        run = None if self._ahead.held is None else self._ahead.take(position, max_entries, max_bytes)
         if run is None:
             run = self.ledger.read_cached(position, max_entries, max_bytes)
         if run is None and (recent := self.ledger.read_ahead.find(position)) is not None:
@@ -148,36 +148,26 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """Whether delivery is paused because the acknowledgements are too large to be stored."""
         return not self.size_limit.readable(self.ledger.ledgers.normalize(self.read_position), 1)
 
-    def _from_read_ahead(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return entries that the last read from the store returned beyond the request."""
-        ahead = self._ahead
-        if ahead is None:
-            return None
-        index = position.entry_id - ahead.first_entry_id
-        if position.ledger_id != ahead.ledger_id or not 0 <= index < len(ahead.payloads):
-            self.drop_ahead()
-            return None
-        return part_of(ahead, index, max_entries, max_bytes)
-
     def _hold(self, ahead: EntryRun, position: Position, max_entries: int, max_bytes: int) -> EntryRun:
         run = part_of(ahead, position.entry_id - ahead.first_entry_id, max_entries, max_bytes)
         is_known = self.ledger.cursors.get(self.name) is self  # otherwise deleted during the read
-        if is_known and run.first_entry_id + len(run.payloads) < ahead.first_entry_id + len(ahead.payloads):
-            self._ahead = ahead
-            memory = self.ledger.memory
-            memory.follow(memory.reads.hold(self, sum(map(len, ahead.payloads))))
+        end = ahead.first_entry_id + len(ahead.payloads)
+        if is_known and run.first_entry_id + len(run.payloads) < end:
+            following = self.ledger.ledgers.normalize(Position(ahead.ledger_id, end))
+            is_readable = self.ledger.ledgers.has_entry(following) and self._readable(following, 1) > 0
+            self._ahead.hold(
+                ahead, following if is_readable else None, self.reader, has_neighbours=self._has_neighbours
+            )
         else:
-            self.drop_ahead()
+            self._ahead.drop()
         return run
 
-    def drop_ahead(self) -> None:
-        if self._ahead is not None:
-            self._ahead = None
-            memory = self.ledger.memory
-            memory.follow(memory.reads.drop(self))
+    @property
+    def _has_neighbours(self) -> bool:
+        return len(self.ledger.cursors) > 1
 
-    def give_way(self) -> None:
-        self._ahead = None
+    def drop_ahead(self) -> None:
+        self._ahead.drop()
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Return the next entries from the store and advance the read position. Return None if the cursor was moved or
@@ -185,8 +175,7 @@ class ManagedCursor(CursorOwner, AheadHolder):
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
-        has_neighbours = len(self.ledger.cursors) > 1
-        ahead = await self.ledger.read_ahead.read(position, self.reader, has_neighbours=has_neighbours)
+        ahead = await self._ahead.read(position, self.reader, has_neighbours=self._has_neighbours)
         if ahead is None:
             return None
         if self.read_position != before or not self.ledger.ledgers.has_entry(position):

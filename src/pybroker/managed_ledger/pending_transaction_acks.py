@@ -4,8 +4,9 @@ abort. Pure.
 They are part of the cursor's state and records, so a commit is one record that ends the transaction and acknowledges
 its messages.
 
-Their part of a record is MessagePack: a list of changes in order; in a whole state, one change of kind 0 for each
-transaction.
+Their part of a record is MessagePack: a list of changes in order. A whole state has one change of kind 2 for each
+coordinator, one of kind 1 for each remembered ended transaction, and one of kind 0 for each open transaction. So a
+stored part does not mean that acks are pending.
 
 * `[0, most, least, [[ledger, bitmap]...], [[ledger, entry, held bits, messages]...], up_to or nil]`: pending from now on
 * `[1, most, least]`: ended

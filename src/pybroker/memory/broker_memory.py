@@ -26,6 +26,8 @@ LEAST_LOOK_AHEAD_BYTES = 20_000
 """Each Key_Shared subscription may always use this much for entries that it has read and cannot deliver."""
 LEAST_DELAYED_BYTES = 64 * 1024
 """Each subscription may always use this much: five hundred delayed messages."""
+LEAST_WEBSOCKET_BYTES = 64 * 1024
+"""Each WebSocket session may always use this much."""
 
 
 class MonotonicClock(Protocol):
@@ -79,6 +81,8 @@ class Memory:
         """State of messages that wait for their delivery time."""
         self.look_aheads: MemoryShares[Hashable] = MemoryShares(self.look_ahead, LEAST_LOOK_AHEAD_BYTES)
         self.delays: MemoryShares[Hashable] = MemoryShares(self.delayed, LEAST_DELAYED_BYTES)
+        self.websockets: MemoryShares[Hashable] = MemoryShares(parts[memory_parts.WEBSOCKETS], LEAST_WEBSOCKET_BYTES)
+        """Messages that WebSocket sessions have received and not stored, or have not sent to their clients yet."""
         self._clock = clock
 
     @classmethod

@@ -39,6 +39,7 @@ LISTS = "lists"
 COMPACTION = "compaction"
 LOOK_AHEAD = "look_ahead"
 DELAYED = "delayed"
+WEBSOCKETS = "websockets"
 
 
 class OwnBounds(NamedTuple):
@@ -101,6 +102,7 @@ def divided(limit_bytes: int, own: OwnBounds) -> MemoryBudget[T]:
         (COMPACTION, 1, 16, 0),
         (LOOK_AHEAD, 1, 4, 0),
         (DELAYED, 0, 4, 0),
+        (WEBSOCKETS, 0, 8, 0),
     ):
         floor_bytes = limit_bytes * floor_64ths // 64
         budget.add_part(name, floor_bytes, limit_bytes * bound_64ths // 64).limit_to(own_bytes)

@@ -127,7 +127,7 @@ class ResourceGroups:
         self._changed(name)
 
     async def delete(self, name: str) -> None:
-        """Delete the resource group, which no namespace may use. Raises AdminError 404 if it does not exist."""
+        """Delete the resource group. The caller ensures that no namespace uses it. Raises AdminError 404 if it does not exist."""
         async with self._writing:
             if name not in self._groups:
                 raise AdminError(404, "ResourceGroup does not exist")

@@ -53,6 +53,10 @@ class PolicyListener(ABC):
         """Called after the policies of an existing namespace changed. Return when they are applied."""
 
     @abstractmethod
+    async def tenant_changed(self, tenant: str) -> None:
+        """Called after the administrators of a tenant changed, or a tenant was deleted. Return when this is applied."""
+
+    @abstractmethod
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         """Called after this broker changed the topic's policies; `policies` is None if they were deleted."""
 
@@ -123,7 +127,11 @@ class Resources:
         """Read all documents again, because other brokers may have changed them. Raises StoreError."""
         async with self._writing:
             before = {name: policies for tenant in self._namespaces.values() for name, policies in tenant.items()}
+            tenants_before = self._tenants
             await self._read_all()
+        for tenant, info in tenants_before.items():
+            if self._tenants.get(tenant) != info:
+                await self._tenant_changed(tenant)
         for tenant in self.tenants():
             for namespace in self.namespaces(tenant):
                 if self.namespace(namespace) != before.get(namespace):
@@ -140,7 +148,10 @@ class Resources:
                     await self._refresh_entry(path, self._clusters, name, ClusterData)
             case ["admin", "policies", name]:
                 async with self._writing:
+                    before = self._tenants.get(name)
                     await self._refresh_entry(path, self._tenants, name, TenantInfo)
+                if self._tenants.get(name) != before:
+                    await self._tenant_changed(name)
             case ["admin", "policies" | "local-policies", tenant, local_name]:
                 await self._refresh_namespace(NamespaceName(tenant, local_name))
             case ["pybroker", "topic-policies", tenant, local_name, domain, segment] if (
@@ -199,6 +210,10 @@ class Resources:
     async def _namespace_changed(self, namespace: NamespaceName) -> None:
         for listener in self._listeners:
             await listener.namespace_changed(namespace)
+
+    async def _tenant_changed(self, tenant: str) -> None:
+        for listener in self._listeners:
+            await listener.tenant_changed(tenant)
 
     async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
         """Create the objects that every broker needs, if they are missing: its cluster, two tenants, and their
@@ -298,6 +313,7 @@ class Resources:
                 del self._tenants[name]
                 raise AdminError(404, "Tenant does not exist")
             self._tenants[name] = info
+        await self._tenant_changed(name)
 
     async def delete_tenant(self, name: str) -> None:
         """Delete a tenant. Raises AdminError: 404 if it is missing, 409 while it has namespaces."""
@@ -308,6 +324,7 @@ class Resources:
                 raise AdminError(409, f"Tenant {name} still has namespaces")
             await self._store.delete(metadata_paths.tenant(name))
             del self._tenants[name]
+        await self._tenant_changed(name)
 
     async def create_namespace(self, namespace: NamespaceName, policies: NamespacePolicies, limit: int = 0) -> None:
         """Create a namespace; absent bundles and clusters get the defaults.

@@ -19,7 +19,10 @@ Change = Callable[[TopicPolicies], None]
 
 
 class TopicPoliciesStore(ABC):
-    """Stores policies of single topics. A partition has the policies of its partitioned topic, whose name callers pass."""
+    """Stores policies of single topics. A partition has the policies of its partitioned topic, whose name callers pass.
+
+    All methods raise ServiceNotReady while the broker stops.
+    """
 
     @abstractmethod
     async def get(self, topic: TopicName) -> TopicPolicies:

@@ -220,6 +220,7 @@ class BrokerStats:
         "pending_publish_bytes",
         "publish_latency_ms",
         "refusals",
+        "refused_accesses",
         "skipped_damaged_entries",
         "throttled_connections",
         "throttled_since_ms",
@@ -262,3 +263,5 @@ class BrokerStats:
         self.skipped_damaged_entries = 0
         self.publish_latency_ms = Buckets(LATENCY_BOUNDS_MS)
         self.refusals = Refusals()
+        self.refused_accesses: dict[tuple[str, str], int] = {}
+        """Requests with wrong credentials or without the permission, by interface and cause."""

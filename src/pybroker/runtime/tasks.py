@@ -22,12 +22,13 @@ class TaskOwner:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Run `work` as a task named `what`. After close, `work` is dropped without having started."""
+    def start(self, work: Coroutine[Any, Any, None], what: str) -> bool:
+        """Run `work` as a task named `what`. After close, drop `work` without having started it, and return False."""
         if self._closed:
             work.close()
-            return
+            return False
         self._begin(work, what)
+        return True
 
     def _begin(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"{self._name}:{what}")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from pybroker.auth.authentication import Identity, PeerCertificate
+from pybroker.auth.refused_accesses import Interface, RefusedAccess, cause_of
 from pybroker.auth.server_tls import peer_certificate
 from pybroker.broker.context.peer import MemoryWaits, Peer, ThrottledPublish
 from pybroker.broker.delivery.consumer import Consumer
@@ -220,6 +221,20 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Count and log `count` rejected commands. The caller sends the error response."""
         reason = f"{failure} ({failure.__cause__})" if failure.__cause__ is not None else str(failure)
         self.context.refused(self, command, type(failure).__name__, reason, topic, count)
+        cause = cause_of(failure)
+        if cause is not None:
+            self.broker.refused_accesses.record(
+                RefusedAccess(
+                    Interface.BINARY,
+                    cause,
+                    self.principal,
+                    self.host,
+                    command,
+                    topic,
+                    type(failure).__name__,
+                    reason,
+                )
+            )
 
     def send_error(self, command: str, request_id: int, failure: BrokerError, topic: str = "") -> None:
         self.refused(command, failure, topic)
@@ -516,7 +531,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def send_messages(self, consumer_id: int, delivery: Delivery, consumer_epoch: int, partition: int) -> None:
         if self.session.state is SessionState.CLOSED:
             return
-        parts = replies.messages(
+        parts, size_bytes, largest_bytes = replies.messages(
             consumer_id,
             delivery.ledger_id,
             delivery.entry_ids,
@@ -526,7 +541,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             consumer_epoch,
             partition,
         )
-        self._outbox.add_parts(parts, sum(map(len, parts)), max(map(len, delivery.payloads)))
+        self._outbox.add_parts(parts, size_bytes, largest_bytes)
         if self._is_watched:
             self._report_unsent()
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pybroker.errors import CannotListen
 from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, proxied_port
+from pybroker.runtime.repeated_events import INTERVAL_S
 from pybroker.server.connection import Connection
-from pybroker.server.repeated_events import INTERVAL_S
 
 if TYPE_CHECKING:
     from pybroker.runtime.network import Port

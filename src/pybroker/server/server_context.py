@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pybroker.runtime import logs
+from pybroker.runtime.repeated_events import ClientId, RepeatedEvents
 from pybroker.server.frame_memory import FrameMemory
 from pybroker.server.outbox_shares import OutboxShares
-from pybroker.server.repeated_events import ClientId, RepeatedEvents
 from pybroker.waiting.slots import Slots
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ MessageMetadata payload`; all numbers are big-endian, and `total` is the number 
 
 SEND, ACK and FLOW are decoded without protobuf, and consecutive related commands become one event, so that the broker
 processes them once per socket read. All other commands are protobuf objects, as are SEND, ACK and FLOW in unusual
-encodings. `tests/unit/wire` verifies that both ways agree for any bytes.
+encodings. `tests/unit/wire` verifies that both ways agree for any bytes. The compiled core, if it is available, decodes
+the usual SENDs, ACKs and FLOWs (`core.py`); the code here decodes all other frames.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES, batch_refusal
 from pybroker.wire.command_fields import LARGE_COMMAND_BYTES, LENGTH_DELIMITED, FieldCount
-from pybroker.wire.entry_metadata import MAGIC_CRC32C, MARKER_BYTE, NUM_MESSAGES_BYTE, has_marker_type, message_count
+from pybroker.wire.core import COMPILED, FrameScanner
+from pybroker.wire.entry_metadata import (
+    MAGIC_CRC32C,
+    MARKER_BYTE,
+    MARKER_TAG,
+    NUM_MESSAGES_BYTE,
+    has_marker_type,
+    message_count,
+)
 from pybroker.wire.many_ids import ManyIds
 from pybroker.wire.varint import decode, encode, skip_field
 
@@ -81,11 +90,13 @@ class Decoder:
         "_piece_bytes",
         "_pieces",
         "_rest",
+        "_scanner",
         "has_more",
         "missing_bytes",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, scanner: FrameScanner | None = COMPILED) -> None:
+        self._scanner = scanner
         self._rest = b""
         self.has_more = False
         """Whether whole frames wait. Then call `feed` without data, after other connections were served."""
@@ -173,6 +184,7 @@ class Decoder:
         pos = 0
         end = len(data)
         max_frame = self._max_frame_bytes
+        scanner = self._scanner
         view = memoryview(data)
         run_producer_id = -1  # the producer with SENDs that may join the last event; in a transaction: -2 - producer id
         run_txn: TxnId | None = None
@@ -200,6 +212,26 @@ class Decoder:
                 continue
             try:
                 if kind == _SEND_KIND:
+                    if scanner is not None:
+                        scanned = scanner.scan_sends(data, pos, max_frame, self._max_batch_messages)
+                        if scanned is not None:
+                            frames_bytes, producer_id, run_bytes, ids, highest_ids, counts, messages = scanned
+                            if producer_id != run_producer_id:
+                                ack = None
+                                run_producer_id = producer_id
+                                run = SendRun(producer_id)
+                                events.append(run)
+                                sequence_ids = run.sequence_ids
+                                highest_sequence_ids = run.highest_sequence_ids
+                                message_counts = run.message_counts
+                                payloads = run.payloads
+                            sequence_ids += ids
+                            highest_sequence_ids += highest_ids
+                            message_counts += counts
+                            payloads += messages
+                            run.size_bytes += run_bytes
+                            pos += frames_bytes
+                            continue
                     # The usual SEND: 08 06 32 len { 08 producer 10 sequence }, one byte of producer id, one to four of
                     # sequence id. Unrolled, because a loop costs more than all the rest.
                     highest = is_chunk = 0
@@ -286,24 +318,45 @@ class Decoder:
                     run.size_bytes += frame_end - start
                     if is_chunk:
                         run.chunk_count += 1
-                    if next_marker < metadata_end and has_marker_type(data, metadata_start, metadata_end):
+                    # A publish time can contain the first byte. Both bytes are searched in the metadata only, because
+                    # a search for two bytes is much slower than a search for one.
+                    if (
+                        next_marker < metadata_end
+                        and data.find(MARKER_TAG, next_marker, metadata_end) >= 0
+                        and has_marker_type(data, metadata_start, metadata_end)
+                    ):
                         run.has_markers = True
                 elif kind == _ACK_KIND:
                     run_producer_id = -1
                     small_commands += 1
+                    acks = None
                     at = -1
-                    if ack is not None and ack_prefix and data.startswith(ack_prefix, pos + 4):
+                    if scanner is not None:
+                        acks = scanner.scan_acks(data, pos, max_frame, MAX_SMALL_COMMANDS + 1 - small_commands)
+                    elif ack is not None and ack_prefix and data.startswith(ack_prefix, pos + 4):
                         entry_id, at = decode(data, pos + 4 + len(ack_prefix), start)
-                    if at == start and ack is not None:
+                    if acks is not None:
+                        frames_bytes, commands, consumer_id, groups = acks
+                        frame_end = pos + frames_bytes
+                        small_commands += commands - 1
+                        if ack is not None and ack.consumer_id == consumer_id:
+                            _join_groups(ack.groups, groups)
+                        else:
+                            ack = Ack(consumer_id)
+                            ack.groups = groups
+                            events.append(ack)
+                    elif at == start and ack is not None:
                         ack.groups[-1][1].append(entry_id)
                     else:
                         ack = _scan_ack(data, pos + 11, start, ack, events)
-                        ack_prefix = _ack_prefix(data, pos + 4, start, ack)
+                        if scanner is None:
+                            ack_prefix = _ack_prefix(data, pos + 4, start, ack)
                 else:
                     run_producer_id, ack = -1, None
                     small_commands += 1
                     if kind == _FLOW_KIND:
-                        events.append(_scan_flow(data, pos + 11, start))
+                        flow = None if scanner is None else scanner.scan_flow(data, pos, max_frame)
+                        events.append(_scan_flow(data, pos + 11, start) if flow is None else Flow(*flow))
                     else:
                         events.append(_parse(data[pos + 8 : start]))
             except ProtocolViolation:
@@ -514,15 +567,19 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
         events.append(ack)
         return None
     if previous is not None and previous.consumer_id == ack.consumer_id:
-        for ledger_id, entry_ids in ack.groups:
-            if previous.groups and previous.groups[-1][0] == ledger_id:
-                previous.groups[-1][1].extend(entry_ids)
-            else:
-                previous.groups.append((ledger_id, entry_ids))
+        _join_groups(previous.groups, ack.groups)
         previous.partials += ack.partials
         return previous
     events.append(ack)
     return ack
+
+
+def _join_groups(previous: list[tuple[int, list[int]]], groups: list[tuple[int, list[int]]]) -> None:
+    for ledger_id, entry_ids in groups:
+        if previous and previous[-1][0] == ledger_id:
+            previous[-1][1].extend(entry_ids)
+        else:
+            previous.append((ledger_id, entry_ids))
 
 
 def _ack_prefix(data: bytes, pos: int, end: int, ack: Ack | None) -> bytes:

@@ -1,6 +1,7 @@
 """Encoder of the commands that the broker sends.
 
-SEND_RECEIPT and MESSAGE are encoded without protobuf, many at a time; all other commands are protobuf objects.
+SEND_RECEIPT and MESSAGE are encoded without protobuf, many at a time, by the compiled core or the Python functions here
+(`core.py`). All other commands are protobuf objects.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import cast
 
 from pybroker.errors import BrokerError, ServiceNotReady
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.core import COMPILED
 from pybroker.wire.varint import encode, encode_range
 
 NO_REQUEST_ID = (1 << 64) - 1
@@ -50,7 +52,7 @@ _NO_HIGHEST = b"\x20" + encode(-1)
 _ID_HEADS: list[bytes] = [b"\x1a" + bytes((n,)) for n in range(64)]
 
 
-def send_receipts(
+def python_send_receipts(
     producer_id: int,
     sequence_ids: list[int],
     highest_sequence_ids: list[int],
@@ -116,18 +118,18 @@ def send_receipts_of_one_id(
     return b"".join(parts)
 
 
-def messages(
+def python_messages(
     consumer_id: int,
     ledger_id: int,
     entry_ids: Sequence[int],
-    payloads: Sequence[bytes],
-    redelivery_counts: Sequence[int] | None,
-    ack_sets: Sequence[list[int] | None] | None,
+    payloads: list[bytes],
+    redelivery_counts: list[int] | None,
+    ack_sets: list[list[int] | None] | None,
     consumer_epoch: int,
     partition: int,
-) -> list[bytes]:
-    """Encode MESSAGE commands for entries of one ledger. Return parts to write in order; payloads are not copied. -1
-    omits `consumer_epoch` or `partition`.
+) -> tuple[list[bytes], int, int]:
+    """Encode MESSAGE commands for entries of one ledger. Return parts to write in order, their total bytes, and the bytes
+    of the largest payload. Payloads are not copied. -1 omits `consumer_epoch` or `partition`.
     """
     # MESSAGE: 08 09 4a len { 08 consumer  12 len { 08 ledger  10 entry  18 partition }  20 ack_set ..  18 redeliveries  28 epoch }
     consumer = b"\x08" + encode(consumer_id) + b"\x12"
@@ -159,7 +161,11 @@ def messages(
             command_size = 3 + len(length) + size
             head = b"\x08\x09\x4a" + length + consumer + encode(len(ledger) + entry_size + len(id_end)) + ledger
         parts += (_SIZES(command_size + 4 + len(payload), command_size) + head + entry + tail, payload)
-    return parts
+    return parts, sum(map(len, parts)), max(map(len, payloads), default=0)
+
+
+send_receipts = python_send_receipts if COMPILED is None else COMPILED.send_receipts
+messages = python_messages if COMPILED is None else COMPILED.messages
 
 
 def error(request_id: int, failure: BrokerError) -> bytes:

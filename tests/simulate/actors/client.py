@@ -105,6 +105,16 @@ class Client:
             self._begin_connecting()
             await self._linked.wait()
 
+    async def coordinator_link(self, coordinator: int, known: Link | None) -> Link:
+        """A connection to the broker that runs that transaction coordinator; `known`: where it was last. Raises LinkLost
+        and Refused.
+        """
+        return await self.linked()
+
+    async def _ask(self, link: Link, command: int, **fields: Any) -> Command:
+        """Raises LinkLost and Refused."""
+        return await link.ask(command, **fields)
+
     def _begin_connecting(self) -> None:
         if (self._connecting is None or self._connecting.done()) and not self._is_ended:
             self._linked.clear()

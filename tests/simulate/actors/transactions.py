@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulate import tape
-from tests.simulate.actors.link import Link, LinkLost, Refused, Type
+from tests.simulate.actors.link import Command, Link, LinkLost, Refused, Type
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 END_S = 60.0
 """Who asks for an end gives up after so long."""
 _ASK_AGAIN_S = 0.2
-_TEMPORARY = ("PersistenceError", "ServiceNotReady", "TooManyRequests", "MetadataError")
+_TEMPORARY = (
+    "PersistenceError",
+    "ServiceNotReady",
+    "TooManyRequests",
+    "MetadataError",
+    "TransactionCoordinatorNotFound",
+)
 MADE_UP = 1 << 40
 """An id that no coordinator has given."""
 Bits = tuple[int, int]
@@ -47,27 +53,36 @@ class Transactions:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._by_name: dict[str, Txn] = {}
-        self._greeted: tuple[Link | None, set[int]] = (None, set())
+        self._greeted: dict[int, Link] = {}
+        """The connection over which each coordinator is known."""
 
     def find(self, name: str | None) -> Txn | None:
         return None if name is None else self._by_name.get(name)
 
     async def _coordinated(self, coordinator: int) -> Link:
         """A connection over which that coordinator is known. Raises LinkLost and Refused."""
-        link = await self._client.linked()
-        if self._greeted[0] is not link:
-            self._greeted = (link, set())
-        if coordinator not in self._greeted[1]:
-            await link.ask(Type.TC_CLIENT_CONNECT_REQUEST, tc_id=coordinator)
-            self._greeted[1].add(coordinator)
+        link = await self._client.coordinator_link(coordinator, self._greeted.get(coordinator))
+        if self._greeted.get(coordinator) is not link:
+            await self._client._ask(link, Type.TC_CLIENT_CONNECT_REQUEST, tc_id=coordinator)
+            self._greeted[coordinator] = link
         return link
+
+    async def _ask(self, coordinator: int, command: int, **fields: Any) -> Command:
+        """Raises LinkLost and Refused."""
+        link = await self._coordinated(coordinator)
+        try:
+            return await self._client._ask(link, command, **fields)
+        except Refused as refused:
+            if refused.error == "TransactionCoordinatorNotFound":
+                self._greeted.pop(coordinator, None)
+            raise
 
     async def begin(self, txn: str, coordinator: int, timeout_s: float) -> None:
         """Open one. Raises LinkLost and Refused; what is open under that name is left to itself, also then."""
         self._by_name.pop(txn, None)
-        link = await self._coordinated(coordinator)
+        await self._coordinated(coordinator)
         asked_s = asyncio.get_running_loop().time()
-        answer = await link.ask(Type.NEW_TXN, tc_id=coordinator, txn_ttl_seconds=int(timeout_s * 1000))
+        answer = await self._ask(coordinator, Type.NEW_TXN, tc_id=coordinator, txn_ttl_seconds=int(timeout_s * 1000))
         found = answer.newTxnResponse
         opened = Txn((found.txnid_most_bits, found.txnid_least_bits))
         self._by_name[txn] = opened
@@ -76,16 +91,14 @@ class Transactions:
     async def join_topic(self, txn: Txn, topic: str) -> None:
         """Before anything is sent there. Raises LinkLost and Refused."""
         if topic not in txn.topics:
-            link = await self._coordinated(txn.id[0])
-            await link.ask(Type.ADD_PARTITION_TO_TXN, partitions=[topic], **bits(txn.id))
+            await self._ask(txn.id[0], Type.ADD_PARTITION_TO_TXN, partitions=[topic], **bits(txn.id))
             txn.topics.add(topic)
 
     async def join_subscription(self, txn: Txn, topic: str, subscription: str) -> None:
         """Before anything is acknowledged there. Raises LinkLost and Refused."""
         if (topic, subscription) not in txn.subscriptions:
-            link = await self._coordinated(txn.id[0])
             pair = pb.Subscription(topic=topic, subscription=subscription)
-            await link.ask(Type.ADD_SUBSCRIPTION_TO_TXN, subscription=[pair], **bits(txn.id))
+            await self._ask(txn.id[0], Type.ADD_SUBSCRIPTION_TO_TXN, subscription=[pair], **bits(txn.id))
             txn.subscriptions.add((topic, subscription))
 
     async def end(self, txn: str, *, is_commit: bool) -> None:
@@ -99,16 +112,14 @@ class Transactions:
             async with asyncio.timeout(END_S):
                 while True:
                     try:
-                        link = await self._coordinated(found.id[0])
+                        await self._coordinated(found.id[0])
                         client.tape.note(client.name, tape.TXN_ENDING, **facts)
-                        await link.ask(Type.END_TXN, txn_action=int(not is_commit), **bits(found.id))
+                        await self._ask(found.id[0], Type.END_TXN, txn_action=int(not is_commit), **bits(found.id))
                     except LinkLost:
                         client.tape.note(client.name, tape.TXN_NOT_ANSWERED, **facts)
                     except Refused as refused:
                         client.tape.note(client.name, tape.TXN_ENDED, **facts, error=refused.error)
-                        if refused.error == "TransactionCoordinatorNotFound":
-                            self._greeted = (None, set())
-                        elif refused.error not in _TEMPORARY:
+                        if refused.error not in _TEMPORARY:
                             return
                     else:
                         client.tape.note(client.name, tape.TXN_ENDED, **facts, error="")

@@ -9,6 +9,7 @@ from tests.simulate.actors.client import NAMESPACE
 
 from pybroker.cluster.ownership.namespace_bundle import bundle_of_topic
 from pybroker.model.names import TopicName
+from pybroker.transactions.coordinators import partition_of
 
 
 class ClusterAdmin(Admin):
@@ -33,3 +34,12 @@ class ClusterAdmin(Admin):
 
     async def _do_split(self, topic: str, *, unload: bool) -> None:
         await self._of_bundle(topic, "split", unload=unload)
+
+    async def _do_move_coordinator(self, coordinator: int, to: str) -> None:
+        """Unload the bundle of a transaction coordinator, or transfer it to the broker `to`."""
+        partition = partition_of(coordinator)
+        status, found = await self.call("GET", f"/namespaces/{partition.namespace}/bundles")
+        if status == 200:
+            bundle = bundle_of_topic(partition, found["boundaries"]).range
+            query = {"destinationBroker": f"{to}:8080"} if to else {}
+            await self.call("PUT", f"/namespaces/{partition.namespace}/{bundle}/unload", **query)

@@ -18,10 +18,13 @@ from tests.simulate.actors.slots import Slot
 from tests.simulate.tape import Tape
 from tests.simulate.wire import Wire
 
+from pybroker.transactions.coordinators import partition_of
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MOST_REDIRECTS = 20
 """As in Java."""
+NO_CONNECTION_S = 0.1
+"""So long a client waits after it found no broker for a transaction coordinator."""
 ANSWER_S = 15.0
 """So long a client waits for an answer, before it gives the connection up."""
 
@@ -111,6 +114,15 @@ class ClusterClient(Client):
             is_authoritative = found.authoritative
         self.broken("lookup", f"the lookup of {topic} was redirected {MOST_REDIRECTS} times, last to {host}")
         raise LinkLost
+
+    async def coordinator_link(self, coordinator: int, known: Link | None) -> Link:
+        if known is not None and not known.is_lost:
+            return known
+        try:
+            return (await self._owner(str(partition_of(coordinator)))).link
+        except ConnectionError as error:
+            await asyncio.sleep(NO_CONNECTION_S)
+            raise LinkLost from error
 
     async def _keep_opening(self, slot: Slot) -> None:
         wait_s = _FIRST_WAIT_S

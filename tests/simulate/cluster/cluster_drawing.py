@@ -12,6 +12,8 @@ FAULTS = (
     "kill", "freeze", "cut_zookeeper", "cut_clients", "cut_bookies", "zookeeper_restart", "kill_bookie", "freeze_bookie",
     "stop", "drop_zookeeper", "lose_answers",
 )  # fmt: skip
+COORDINATORS = 4
+"""So many of the transaction coordinators are used."""
 OWNER = "owner"
 """In place of a host: the one that owns the first topic when the fault begins."""
 IMPATIENT_S = (1.5, 3.0)
@@ -36,6 +38,9 @@ class _Drawing:
         self.topics = {f"t{index}": self._topic() for index in range(count)}
         self.subscriptions = [f"s{index}" for index in range(chance.randint(1, 2))]
         self.kind_of = {name: chance.choice(KINDS) for name in self.subscriptions}
+        # Of what was added later: the other scripts stay as they were.
+        self.more = Random(f"more of cluster {seed}")
+        self.has_transactions = self.more.random() < 0.4
 
     def script(self) -> Script:
         chance = self.chance
@@ -49,7 +54,15 @@ class _Drawing:
         if self.theme != "calm":
             count = 2 if self.theme == "faults" else 1
             actors += [ActorScript(f"nature{index}", NATURE, self._faults()) for index in range(count)]
-        return Script(self.seed, self._settings(), self.topics, tuple(actors))
+        settings = self._settings()
+        if self.has_transactions:
+            settings["transaction_coordinator_enabled"] = True
+            self.chance = self.more
+            count = self.more.randint(1, 3)
+            actors += [ActorScript(f"worker{index}", CLIENT, self._working()) for index in range(count)]
+            if self.more.random() < 0.5:
+                actors.append(ActorScript("mover", ADMIN, self._moving_coordinators()))
+        return Script(self.seed, settings, self.topics, tuple(actors))
 
     def _settings(self) -> dict[str, Any]:
         chance = self.chance
@@ -135,6 +148,51 @@ class _Drawing:
         subscription = self.chance.choice(self.subscriptions)
         facts = {"slot": slot, "topic": self._some_topic(), "subscription": subscription}
         return Step("subscribe", {**facts, "kind": self.kind_of[subscription], "earliest": True})
+
+    def _working(self) -> tuple[Step, ...]:
+        """Consumes, transforms and produces, in two transactions at a time."""
+        chance = self.chance
+        steps = [*self._patience(), self._subscribe("c"), self._open_producer()]
+        if chance.random() < 0.6:
+            steps.append(Step("send", {"slot": "p", "count": chance.randint(2, 10), "keys": chance.choice((0, 1, 3))}))
+        for _ in range(chance.randint(3, 7)):
+            txn = chance.choice(("x", "x", "y"))
+            facts = {"txn": txn, "coordinator": chance.randrange(COORDINATORS), "timeout_s": chance.choice((2, 10, 10))}
+            steps.append(Step("begin", facts))
+            for _ in range(chance.randint(1, 6)):
+                steps += self._in_transaction(chance.choice((txn, txn, txn, "x", "y")))
+            if chance.random() < 0.9:
+                facts = {"txn": txn, "is_commit": chance.random() < 0.65, "waits": chance.random() < 0.7}
+                steps.append(Step("end", facts))
+        return tuple(steps)
+
+    def _in_transaction(self, txn: str) -> list[Step]:
+        chance = self.chance
+        do = chance.choices(
+            ("ack", "send", "batch", "plain", "plain ack", "nack", "wait", "cut"), (10, 8, 2, 2, 1, 1, 3, 1)
+        )[0]
+        take = Step("take", {"slot": "c", "count": chance.choice((1, 3, 10))})
+        of_txn = {} if do.startswith("plain") else {"txn": txn}
+        if do in ("ack", "plain ack"):
+            how = chance.choice(("each", "each", "some", "cumulative", "parts"))
+            return [take, Step("ack", {"slot": "c", "how": how, "receipt": True, **of_txn})]
+        if do in ("send", "plain"):
+            facts = {"slot": "p", "count": chance.choice((1, 2, 5)), "keys": chance.choice((0, 1, 3))}
+            return [Step("send", facts | of_txn)]
+        if do == "batch":
+            return [Step("send", {"slot": "p", "count": 1, "batch": chance.randint(2, 6), "keys": 0, **of_txn})]
+        if do == "nack":
+            return [Step("nack", {"slot": "c", "how": chance.choice(("some", "all"))})]
+        return [self._pause() if do == "wait" else Step("cut", {"silently": False})]
+
+    def _moving_coordinators(self) -> tuple[Step, ...]:
+        chance = self.chance
+        steps: list[Step] = []
+        for _ in range(chance.randint(2, 8)):
+            steps.append(self._pause())
+            facts = {"coordinator": chance.randrange(COORDINATORS), "to": chance.choice(("", *self.hosts))}
+            steps.append(Step("move_coordinator", facts))
+        return tuple(steps)
 
     def _asking(self) -> tuple[Step, ...]:
         chance = self.chance

@@ -29,11 +29,12 @@ from tests.simulate.rules_of_publishing import (
     no_place_twice,
     receipted_messages_are_kept,
 )
+from tests.simulate.rules_of_transactions import OF_TRANSACTIONS
 from tests.simulate.running import Run
 from tests.simulate.script import Script
 
-LEFT_AFTER_S = 10.0
-"""By then what the last client began has ended."""
+LEFT_AFTER_S = 15.0
+"""By then what the last client began has ended, and all participants of transactions know of their ends."""
 RULES: tuple[Rule, ...] = (
     told_by_clients,
     every_request_is_answered,
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     kept_messages_are_in_order,
     deduplication_is_exact,
     *OF_DELIVERY,
+    *OF_TRANSACTIONS,
     nothing_waits_without_a_reason,
     the_run_ends,
     consumers_are_where_they_think,

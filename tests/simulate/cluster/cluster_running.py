@@ -23,7 +23,7 @@ from tests.simulate.cluster.cluster_drawing import OWNER
 from tests.simulate.cluster.cluster_simulation import SESSION_MS, ClusterSimulation, zookeeper_host
 from tests.simulate.life import HTTP_PORT
 from tests.simulate.loop import WALL_START_MS
-from tests.simulate.running import KEEPER, Look, Run, backlogs, settle
+from tests.simulate.running import KEEPER, TOLD_S, Look, Run, backlogs, hidden_entries, settle
 from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script
 from tests.simulate.tape import Tape
 
@@ -78,7 +78,10 @@ class _Running:
                 elif actor.kind == NATURE:
                     group.create_task(self._nature(actor))
             group.create_task(self._resume(len(clients)))
-        await settle(self.clients, QUIET_S)  # type: ignore[arg-type]
+        steps = [step for actor in self.script.actors for step in actor.steps]
+        longest_s = max((step.facts["timeout_s"] for step in steps if step.do == "begin"), default=0)
+        quiet_s = longest_s + TOLD_S if longest_s else QUIET_S
+        await settle(self.clients, quiet_s)  # type: ignore[arg-type]
         self.found.attached = [
             (slot.topic, slot.subscription, slot.name)
             for client in self.clients
@@ -288,6 +291,7 @@ class _Running:
                 for subscription in () if topic is None else topic.subscriptions.values():
                     stall = subscription.stall
                     look.standstills[name, subscription.name] = "" if stall is None else stall.blocked_reason.name
+                    look.hidden[name, subscription.name] = hidden_entries(subscription.cursor)
         return look
 
     def _look_at_members(self) -> None:
@@ -337,7 +341,7 @@ class _Running:
     async def _drain(self) -> None:
         look = await self._look()
         for key, count in backlogs(look).items():
-            self.found.backlog_before_drain[key] = count
+            self.found.backlog_before_drain[key] = count - look.hidden.get(key, 0)
         async with asyncio.TaskGroup() as group:
             for number, (topic, stats) in enumerate(look.stats.items()):
                 group.create_task(self._drain_topic(number, topic, list(stats["subscriptions"])))

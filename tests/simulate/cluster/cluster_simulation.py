@@ -17,6 +17,9 @@ itself sees: two brokers that serve one bundle, and messages of a broker that is
 from __future__ import annotations
 
 import asyncio
+import errno
+import random
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -78,7 +81,8 @@ class ClusterSimulation(SimulatedRun):
         self.violations: list[tuple[str, str]] = []
         self.config_fields = {**FIXED, **{key: each for key, each in settings.items() if key not in OWN_SETTINGS}}
         self.zookeeper = ZooKeeperModel(self.loop, self.chance("zookeeper"))
-        self.loop.create_connection = self.zookeeper.connect  # type: ignore[method-assign,assignment]
+        self.loop.create_connection = self._create_connection  # type: ignore[method-assign,assignment]
+        random.seed(seed)  # pauses of the brokers' own clients
         self.zookeeper.prepare(CLUSTER)
         self.zookeeper.on_event = self._node_changed
         self.bookies = SimulatedBookies(self.loop, self.chance("bookies"), settings.get("bookies", 3), self.zookeeper)
@@ -166,6 +170,8 @@ class ClusterSimulation(SimulatedRun):
         assert life is not None
         life.end()
         host.network.die(life, keeps_unsent=True)
+        for other in self.hosts.values():
+            other.network.client_died(life)
         self.zookeeper.cut(zookeeper_host(host.name))
         self.bookies.broker_died(host.name)
 
@@ -197,6 +203,21 @@ class ClusterSimulation(SimulatedRun):
         wire = Wire(self._wires, host.network, self)
         port.join(wire)
         return wire
+
+    async def _create_connection(
+        self, factory: Callable[[], asyncio.Protocol], host: str = "", port: int = 0, **_: Any
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """As `loop.create_connection`, for brokers: to ZooKeeper, or to a broker."""
+        if host not in self.hosts:
+            return await self.zookeeper.connect(factory, host, port)
+        found = self.hosts[host]
+        await asyncio.sleep(found.network.delay_s())
+        await self._reach(found)
+        of_port = found.network.ports.get(port)
+        if found.life is None or found.life.is_over or not isinstance(of_port, MemoryPort):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, host)
+        protocol = factory()
+        return of_port.join(protocol), protocol
 
     async def _reach(self, host: Host) -> None:
         """Wait while nothing arrives at the broker. Raises ConnectionError after a time-out."""

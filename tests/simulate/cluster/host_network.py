@@ -11,7 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
-from tests.simulate.loop import Process, SimulatedLoop
+from tests.simulate.life import BROKERS_ADDRESS
+from tests.simulate.loop import Process, SimulatedLoop, running_process
 from tests.simulate.network import Heard, SimulatedNetwork, WeatherTransport
 from tests.support.memory_network import MemoryTransport
 
@@ -37,6 +38,7 @@ class HostTransport(WeatherTransport):
         super().__init__(network, protocol, own, other, process)
         self.host = network
         self.topics: dict[int, str] = {}
+        self.peer: HostTransport
         self._written = FrameReader(self._heard_frame) if process is not None else None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -49,6 +51,8 @@ class HostTransport(WeatherTransport):
         if command.type == pb.BaseCommand.MESSAGE and self.process is not None:
             topic = self.topics.get(command.message.consumer_id, "")
             self.host.delivered(self.process, topic, command.message)
+        elif command.type == pb.BaseCommand.SUBSCRIBE:  # of a broker that is a client of this one
+            self.peer.topics[command.subscribe.consumer_id] = command.subscribe.topic
 
     def _cross(self) -> None:
         if not self.host.is_partitioned:
@@ -77,13 +81,22 @@ class HostNetwork(SimulatedNetwork):
     ) -> tuple[MemoryTransport, MemoryTransport]:
         process = self.serving
         assert process is not None
-        client = HostTransport(self, protocol, own, other, None)
+        caller = running_process()
+        if caller is not None:
+            own = (BROKERS_ADDRESS, own[1])
+        client = HostTransport(self, protocol, own, other, caller)
         served = HostTransport(self, process.call(make_served), other, own, process)
         self._served = [each for each in self._served if not each.is_closing()]
         self._served.append(served)
         self._pairs = [each for each in self._pairs if not (each[0].is_lost and each[1].is_lost)]
         self._pairs.append((client, served))
         return client, served
+
+    def client_died(self, process: Process) -> None:
+        """A broker that has connections to this one is gone; what it has written may still arrive."""
+        for client, _ in self._pairs:
+            if client.process is process:
+                client.die(keeps_unsent=True)
 
     def partition(self) -> None:
         """Hold up all connections with clients."""

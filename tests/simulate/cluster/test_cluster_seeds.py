@@ -12,6 +12,8 @@ import pytest
 from tests.simulate.cluster.cluster_outcome import play_cluster, play_cluster_seed
 from tests.simulate.script import Script
 
+from pybroker.wire.core import PURE_PYTHON_VARIABLE
+
 FAILED_ONCE = Path(__file__).with_name("failed_once.jsonl")
 SCRIPTS = [json.loads(line) for line in FAILED_ONCE.read_text().splitlines()]
 SEEDS_OF_A_TEST = 6
@@ -35,7 +37,7 @@ def test_script_that_once_failed(known: dict[str, object]) -> None:
     assert not play_cluster(Script.from_json(json.dumps(known["script"]))).findings
 
 
-def test_cluster_seed_is_the_same_in_any_process() -> None:
+def test_cluster_seed_is_the_same_in_any_process_compiled_or_not() -> None:
     command = (
         "from tests.simulate.cluster.cluster_outcome import play_cluster_seed as play;"
         " print(*(play(seed).digest for seed in range(2)))"
@@ -43,13 +45,13 @@ def test_cluster_seed_is_the_same_in_any_process() -> None:
     said = [
         subprocess.run(
             [sys.executable, "-c", command],
-            env={**os.environ, "PYTHONHASHSEED": hashes},
+            env={**os.environ, "PYTHONHASHSEED": hashes, PURE_PYTHON_VARIABLE: pure},
             capture_output=True,
             text=True,
             check=True,
             timeout=120,
         ).stdout
-        for hashes in ("1", "2")
+        for hashes, pure in (("1", "0"), ("2", "1"))
     ]
     assert said[0] == said[1]
     assert len(set(said[0].split())) == 2

@@ -11,8 +11,14 @@ import pytest
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecord
+from pybroker.broker.cluster.java_transaction_snapshots import JavaTransactionSnapshots
+from pybroker.broker.cluster.remote_participants import OwnersParticipants
+from pybroker.broker.cluster.unattended_coordinators import UnattendedCoordinators
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
 from pybroker.broker.publishing.topic_deduplication import TopicDeduplication
+from pybroker.broker.transactions import transaction_recovery
+from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
+from pybroker.client import client_connection
 from pybroker.cluster.advertised_addresses import LookupResult
 from pybroker.cluster.membership.cluster_membership import ClusterMembership
 from pybroker.cluster.membership.registered_brokers import RegisteredBrokers
@@ -26,6 +32,8 @@ from pybroker.errors import BadVersionError, MetadataError
 from pybroker.metadata.metadata_store import ANY_VERSION, Put
 from pybroker.metadata.session_report import SessionEvent
 from pybroker.model.names import TopicName
+from pybroker.transactions.transaction_log import TransactionLog
+from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.zookeeper import session
 
 # --- sessions ------------------------------------------------------------------------------------------------------------
@@ -336,6 +344,61 @@ def the_next_owner_forgets_sequence_ids(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicDeduplication, "_replay", nothing)
 
 
+# --- transactions across brokers -------------------------------------------------------------------------------------------
+
+
+def refused_ends_of_transactions_count_as_done(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator forgets a transaction although the owner of a topic has refused its end."""
+    ends = {pb.BaseCommand.END_TXN_ON_PARTITION_RESPONSE, pb.BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE}
+    for number in ends:
+        patch.delitem(client_connection._ERROR_FIELDS, number)
+
+
+def other_brokers_are_not_told_of_ends(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: OwnersParticipants, *_: Any) -> None:
+        """Only participants of this broker are notified."""
+
+    patch.setattr(OwnersParticipants, "end", nothing)
+
+
+def topics_of_other_brokers_count_as_missing(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator ends transactions only on topics that its own broker has."""
+    patch.setattr(OwnersParticipants, "serves", lambda self, topic: True)
+
+
+def coordinators_without_a_broker_wait_for_a_client(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: UnattendedCoordinators) -> None:
+        """Open transactions of a broker that is gone do not time out."""
+
+    def acquired(self: BundleClosing, bundle: NamespaceBundle) -> None:
+        """A coordinator starts when a client connects."""
+
+    patch.setattr(UnattendedCoordinators, "check", nothing)
+    patch.setattr(BundleClosing, "acquired", acquired)
+
+
+def the_next_broker_does_not_read_the_log_of_a_coordinator(patch: pytest.MonkeyPatch) -> None:
+    async def opened(ledgers: Any, path: str, apply: Any, whole: Any) -> TransactionLog:
+        return await open_log(ledgers, path, lambda record: None, whole)
+
+    open_log = TransactionLog.open
+    patch.setattr(TransactionLog, "open", opened)
+
+
+def the_next_owner_does_not_read_open_transactions(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(buffer: TransactionBuffer, *_: object) -> int:
+        return 0
+
+    patch.setattr(transaction_recovery, "_replay", nothing)
+
+
+def a_topic_waits_for_snapshots_while_its_bundle_is_released(patch: pytest.MonkeyPatch) -> None:
+    async def wait(self: JavaTransactionSnapshots, topic: TopicName, work: Any) -> None:
+        await work
+
+    patch.setattr(JavaTransactionSnapshots, "_while_served", wait)
+
+
 CLUSTER_BUGS = (
     a_lost_session_is_handled_two_seconds_late,
     a_lost_session_is_ignored,
@@ -366,4 +429,11 @@ CLUSTER_BUGS = (
     the_next_owner_does_not_read_cursor_ledgers,
     acknowledgements_are_answered_before_they_are_stored,
     the_next_owner_forgets_sequence_ids,
+    refused_ends_of_transactions_count_as_done,
+    other_brokers_are_not_told_of_ends,
+    topics_of_other_brokers_count_as_missing,
+    coordinators_without_a_broker_wait_for_a_client,
+    the_next_broker_does_not_read_the_log_of_a_coordinator,
+    the_next_owner_does_not_read_open_transactions,
+    a_topic_waits_for_snapshots_while_its_bundle_is_released,
 )

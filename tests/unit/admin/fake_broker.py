@@ -16,6 +16,7 @@ from typing import Any, cast
 from pybroker.admin.server import HttpServer
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.auth.refused_accesses import RefusedAccesses
 from pybroker.broker.context.default_policies import default_policies
 from pybroker.broker.context.presence import Presence
 from pybroker.broker.context.read_leases import ReadLeases
@@ -315,6 +316,7 @@ class FakeBroker:
         self.other_brokers = None
         self.membership = None
         self.authentication = AuthenticationService(config)
+        self.refused_accesses = RefusedAccesses(self.runtime)
         self.authorization = AuthorizationService(config, self.resources)
         self.presence = Presence()
         self.presence.ready = True

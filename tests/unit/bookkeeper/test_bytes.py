@@ -6,6 +6,7 @@ import hashlib
 import struct
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from pybroker.bookkeeper.errors import (
 )
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
 from pybroker.bookkeeper.ledger_paths import ledger_id_of, ledger_path
-from pybroker.bookkeeper.protocol.entry_format import DigestType, EntryFormat
+from pybroker.bookkeeper.protocol.entry_format import DigestType, Entry, EntryFormat
 from pybroker.bookkeeper.protocol.frames import (
     ADD,
     BATCH_READ,
@@ -48,6 +49,7 @@ from pybroker.bookkeeper.protocol.messages_v3 import (
     start_tls_request,
 )
 from pybroker.bookkeeper.quorums import Quorums
+from pybroker.wire.core import COMPILED, Core
 
 LIMIT = 100_000
 DIGESTS = list(DigestType)
@@ -85,8 +87,9 @@ def test_requests_have_the_documented_bytes() -> None:
     assert batch_read_request(5, 6, 7, 8, 9) == struct.pack(">IIqqqiq", 40, 0x02070000, 5, 6, 7, 8, 9)
 
 
-def test_answers_are_read_whole() -> None:
-    assert AnswerReader(LIMIT).feed(STREAM) == ANSWERS
+@pytest.mark.parametrize("compiled", [None, COMPILED])
+def test_answers_are_read_whole(compiled: Core | None) -> None:
+    assert AnswerReader(LIMIT, compiled).feed(STREAM) == ANSWERS
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 27, 28, 29, 64])
@@ -126,9 +129,29 @@ def test_mutated_and_cut_streams_raise_invalid_answer_only(at: int, byte: int, e
     data[at] = byte
     try:
         for each in AnswerReader(LIMIT).feed(bytes(data[:end])):
-            batch_entries(each.body)
+            batch_entries(each[-1])
     except InvalidAnswer:
         pass
+
+
+@pytest.mark.skipif(COMPILED is None, reason="the core of wire is not compiled here")
+@given(st.integers(0, len(STREAM) - 1), st.integers(0, 255), st.lists(st.integers(0, len(STREAM)), max_size=4))
+def test_compiled_core_reads_the_same_answers_of_mutated_streams(at: int, byte: int, cuts: list[int]) -> None:
+    data = bytearray(STREAM * 2)
+    data[at] = byte
+    ends = [0, *sorted(cuts), len(data)]
+    pieces = [bytes(data[a:b]) for a, b in pairwise(ends)]
+    assert answers_of(AnswerReader(LIMIT), pieces) == answers_of(AnswerReader(LIMIT, None), pieces)
+
+
+def answers_of(reader: AnswerReader, pieces: list[bytes]) -> list[tuple[int, ...] | str]:
+    found: list[Any] = []
+    try:
+        for piece in pieces:
+            found += reader.feed(piece)
+    except InvalidAnswer as error:
+        found.append(str(error))
+    return found
 
 
 @given(st.lists(st.binary(max_size=20), max_size=5), st.binary(max_size=8))
@@ -179,6 +202,36 @@ def test_random_entry_raises_damaged_entry_only(digest_type: DigestType, stored:
         EntryFormat(3, digest_type, b"").unpack(stored, 5)
     except DamagedEntry:
         pass
+
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@pytest.mark.skipif(COMPILED is None, reason="the core of wire is not compiled here")
+@given(
+    data=st.data(),
+    ids=st.tuples(st.integers(0, 9), st.integers(-2, 9), st.integers(-2, 99)),
+    payload=st.binary(max_size=60),
+)
+def test_compiled_core_equals_python(data: st.DataObject, ids: tuple[int, int, int], payload: bytes) -> None:
+    compiled = EntryFormat(3, DigestType.CRC32C, b"secret")
+    python = EntryFormat(3, DigestType.CRC32C, b"secret", None)
+    fields = data.draw(st.tuples(INT64, INT64, INT64))
+    assert compiled.pack_add(*fields, payload) == python.pack_add(*fields, payload)
+    stored = bytearray(python.pack(*ids, payload))
+    if data.draw(st.booleans()):
+        del stored[data.draw(st.integers(0, len(stored))) :]
+    if stored and data.draw(st.booleans()):
+        stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1
+    entry_id = data.draw(st.one_of(st.just(ids[0]), st.none(), st.integers(0, 9)))
+    assert unpacked(compiled, bytes(stored), entry_id) == unpacked(python, bytes(stored), entry_id)
+
+
+def unpacked(format_: EntryFormat, stored: bytes, entry_id: int | None) -> Entry | str:
+    try:
+        return format_.unpack(stored, entry_id)
+    except DamagedEntry as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("digest_type", DIGESTS)

@@ -10,8 +10,8 @@ from tests.unit.managed_ledger.stack import PATH
 
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode_metadata
 from pybroker.bookkeeper.protocol.entry_format import DigestType
-from pybroker.bookkeeper_store.cursor_node import COMPACTED_LEDGER, COMPACTION_CURSOR, DEDUPLICATION_CURSOR
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
+from pybroker.bookkeeper_store.documents.cursor_node import COMPACTED_LEDGER, COMPACTION_CURSOR, DEDUPLICATION_CURSOR
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
 from pybroker.bookkeeper_store.state_ledger import StateLedger
 from pybroker.compaction.compactor import Compactor
 from pybroker.compaction.stored_entry import OwnFormat, PulsarFormat

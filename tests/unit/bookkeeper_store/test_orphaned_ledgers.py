@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from tests.support.bookkeeper_store_model import ModelCluster
 
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import CompressionMetadata
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import CompressionMetadata
 from pybroker.bookkeeper_store.orphans.named_ledgers import NamedLedgers
 from pybroker.bookkeeper_store.orphans.orphaned_ledgers import OrphanedLedgers
 from pybroker.config import load

@@ -9,7 +9,7 @@ import pytest
 from tests.support.pulsar_layout import Layout
 from tests.unit.managed_ledger.stack import PATH, entry, settled
 
-from pybroker.bookkeeper_store.managed_ledger_documents import decode_pulsar_info
+from pybroker.bookkeeper_store.documents.managed_ledger_documents import decode_pulsar_info
 from pybroker.errors import LedgerFenced, StoreError
 from pybroker.ledgers.cursor_store import CursorOwner, CursorStore
 from pybroker.ledgers.ledger_store import LedgerPurpose, LedgerSummary

@@ -11,9 +11,9 @@ from tests.support.pulsar_layout import Layout
 from tests.unit.managed_ledger.stack import PATH, entry, read_all
 
 from pybroker.bookkeeper.ledger_metadata import LedgerState, decode_metadata
-from pybroker.bookkeeper_store.cursor_documents import decode_cursor_info
-from pybroker.bookkeeper_store.managed_ledger_documents import decode_pulsar_info
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from pybroker.bookkeeper_store.documents.cursor_documents import decode_cursor_info
+from pybroker.bookkeeper_store.documents.managed_ledger_documents import decode_pulsar_info
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from pybroker.errors import LedgerFenced, NoSuchLedger, StoreError
 from pybroker.ledgers.cursor_store import NO_CURSOR_LEDGER
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR

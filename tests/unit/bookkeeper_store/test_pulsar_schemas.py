@@ -10,8 +10,8 @@ import pytest
 from tests.support.bookkeeper_store_model import ModelCluster
 from tests.support.schemas import V1, V2, avro
 
+from pybroker.bookkeeper_store.documents.schema_storage_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator
 from pybroker.bookkeeper_store.pulsar_schemas import PulsarSchemaStorage
-from pybroker.bookkeeper_store.schema_storage_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator
 from pybroker.errors import BadVersionError, StoreError, UnknownOutcome
 from pybroker.metadata.memory_metadata_store import MemoryMetadataStore
 from pybroker.metadata.metadata_store import ANY_VERSION

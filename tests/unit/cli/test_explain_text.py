@@ -177,6 +177,29 @@ def test_stuck_topics_are_listed_with_a_command_for_each() -> None:
     assert [line.text for line in text.stuck({"topics": [], "matching": 0})] == ["Nothing is stuck on this broker."]
 
 
+def test_stuck_topics_of_cluster_name_their_brokers_and_missing_brokers() -> None:
+    finding = {"sentence": "No consumer.", "since": None, "code": "no-consumers", "waits": True}
+    topics = [{"topic": "t1", "subscription": "s", "finding": finding, "standing": 1, "broker": "b1:8080"}]
+    brokers = [{"id": "b1:8080", "problem": ""}, {"id": "b2:8080", "problem": "does not respond"}]
+    text = ExplainText(80, NOW_MS, WHERE)
+    found = {"topics": topics, "matching": 1, "brokers": brokers}
+    assert [line.text for line in text.stuck(found)] == [
+        "1 topic is stuck in this cluster",
+        "Broker b2:8080 does not respond: its stuck topics are missing here.",
+        "",
+        "t1 / s",
+        "  broker b1:8080",
+        "  No consumer.",
+        "    pybroker --profile prod explain t1 s",
+    ]
+    of_broker = {"sentence": "Three bookies are unusable.", "code": "c", "waits": True, "broker": "b1:8080"}
+    lines = [line.text for line in text.stuck({**found, "topics": [], "matching": 0, "broker": [of_broker]})]
+    assert "Broker b1:8080: Three bookies are unusable." in lines
+    assert "Nothing is stuck on the brokers that answered." in lines
+    (line,) = text.stuck({"topics": [], "matching": 0, "brokers": brokers[:1]})
+    assert line.text == "Nothing is stuck in this cluster."
+
+
 HOSTILE = st.text(
     st.one_of(st.sampled_from("\x1b[2J\r\n\t\x00\x9b\u202e\u2028\u200b\ud800 日é'\"$`\\"), st.characters()),
     max_size=200,

@@ -22,8 +22,8 @@ def message_frame(
     ack_set: tuple[int, ...] = (),
     epoch: int = -1,
 ) -> bytes:
-    bits = [[*ack_set]] if ack_set else None
-    return b"".join(replies.messages(consumer, ledger, [entry], [payload], [redeliveries], bits, epoch, 3))
+    bits: list[list[int] | None] | None = [[*ack_set]] if ack_set else None
+    return b"".join(replies.messages(consumer, ledger, [entry], [payload], [redeliveries], bits, epoch, 3)[0])
 
 
 words = st.lists(st.integers(0, (1 << 64) - 1), max_size=3).map(tuple)

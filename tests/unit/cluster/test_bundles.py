@@ -8,9 +8,6 @@ from hypothesis import strategies as st
 
 from pybroker.cluster.bundles import (
     HIGHEST_HASH,
-    RANGE_EQUALLY_DIVIDE,
-    SPECIFIED_POSITIONS_DIVIDE,
-    TOPIC_COUNT_EQUALLY_DIVIDE,
     Bundle,
     bundles_of,
     checked_bundle,
@@ -18,6 +15,16 @@ from pybroker.cluster.bundles import (
     fullest_bundle,
     hash_position,
     split_boundaries,
+)
+from pybroker.cluster.load_balance.load_report import BundleFigures
+from pybroker.cluster.split_algorithms import (
+    RANGE_EQUALLY_DIVIDE,
+    SPECIFIED_POSITIONS_DIVIDE,
+    TOPIC_COUNT_EQUALLY_DIVIDE,
+    FlowLimits,
+    TopicLoad,
+    flow_positions,
+    hottest_bundle,
     split_positions,
 )
 from pybroker.errors import AdminError
@@ -101,6 +108,44 @@ def test_a_bundle_of_two_hashes_is_not_cut_into_nothing() -> None:
 
 
 def test_the_fullest_bundle_is_the_first_of_those_with_most_topics() -> None:
-    assert fullest_bundle(FOUR, []) == bundles_of(FOUR)[0]
+    assert fullest_bundle(FOUR, []) is None
     assert fullest_bundle(FOUR, [1, 0x40000000, 0x40000001]) == bundles_of(FOUR)[1]
     assert fullest_bundle(FOUR, [1, HIGHEST_HASH, HIGHEST_HASH]) == bundles_of(FOUR)[3]
+
+
+def test_hottest_bundle_has_most_bytes_per_second_of_bundles_with_topics() -> None:
+    loads = {
+        "t/n/0x00000000_0x40000000": BundleFigures(byte_rate_in=900.0),
+        "t/n/0x40000000_0x80000000": BundleFigures(byte_rate_in=100.0, byte_rate_out=200.0, topic_count=3),
+        "t/n/0x80000000_0xc0000000": BundleFigures(byte_rate_in=250.0, topic_count=9),
+        "t/other/0xc0000000_0xffffffff": BundleFigures(byte_rate_in=5000.0, topic_count=1),
+    }
+    assert hottest_bundle("t/n", FOUR, loads) == bundles_of(FOUR)[1]
+    assert hottest_bundle("t/n", FOUR, {}) is None
+
+
+LIMITS = FlowLimits(100.0, 1000.0, 0.1)
+
+
+def _loads(*rates: tuple[int, float, float]) -> list[TopicLoad]:
+    return [TopicLoad(*each) for each in rates]
+
+
+def test_bundle_is_divided_by_rates_so_that_parts_stay_within_limits() -> None:
+    bundle = Bundle(0, 1000)
+    busy = _loads((10, 60, 0), (20, 40, 0), (30, 1, 0), (40, 50, 0), (50, 60, 0))
+    assert flow_positions(bundle, busy, LIMITS) == [26, 46]
+    assert flow_positions(bundle, busy[::-1], LIMITS) == [26, 46]
+    by_bytes = _loads((10, 1, 600), (21, 1, 600), (30, 0, 0))
+    assert flow_positions(bundle, by_bytes, LIMITS) == [16]
+
+
+def test_bundle_within_limits_or_with_one_busy_topic_is_not_divided_by_rates() -> None:
+    bundle = Bundle(0, 1000)
+    assert flow_positions(bundle, [], LIMITS) == []
+    assert flow_positions(bundle, _loads((10, 500, 0), (20, 0, 0)), LIMITS) == []
+    assert flow_positions(bundle, _loads((10, 54, 0), (20, 55, 0)), LIMITS) == []
+    assert flow_positions(bundle, _loads((10, 55, 0), (20, 56, 0)), LIMITS) == [16]
+    assert flow_positions(bundle, _loads((10, 500, 0), (10, 500, 0)), LIMITS) == []
+    neighbours = _loads((0, 500, 0), (1, 500, 0), (999, 500, 0))
+    assert flow_positions(bundle, neighbours, LIMITS) == [1, 501]

@@ -203,6 +203,9 @@ class Listener(PolicyListener):
     async def namespace_changed(self, namespace: NamespaceName) -> None:
         self.told.append(namespace)
 
+    async def tenant_changed(self, tenant: str) -> None:
+        self.told.append(tenant)
+
     def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
         self.topic_changed(topic, policies)
 
@@ -247,6 +250,21 @@ async def test_each_listener_is_told_of_every_change_once_it_is_stored(resources
     await resources.delete_topic_policies(topic)  # no policies exist any more: no change
     assert listener.told == [DEFAULT, (topic, TopicPolicies(messageTTLInSeconds=7)), (topic, None)]
     assert second.told == listener.told
+
+
+async def test_listeners_are_notified_of_changed_and_deleted_tenants(store: MemoryMetadataStore) -> None:
+    resources, other = await started(store), await started(store)
+    listener, listener_of_other = Listener(), Listener()
+    await resources.create_tenant("acme", TenantInfo(["boss"], ["standalone"]))
+    await other.refresh(metadata_paths.tenant("acme"))
+    resources.listen(listener)
+    other.listen(listener_of_other)
+    await resources.update_tenant("acme", TenantInfo([], ["standalone"]))
+    for _ in range(2):  # The second time, nothing has changed.
+        await other.refresh(metadata_paths.tenant("acme"))
+    await resources.delete_tenant("acme")
+    await other.read_again()
+    assert listener.told == listener_of_other.told == ["acme", "acme"]
 
 
 async def test_a_refused_change_of_a_topics_policies_changes_nothing(resources: Resources) -> None:

@@ -36,6 +36,7 @@ from pybroker.managed_ledger.retention import RetentionLimits
 from pybroker.managed_ledger.shared_resources import LedgerResources
 from pybroker.model.names import TopicName
 from pybroker.model.position import EARLIEST, Position
+from pybroker.model.txn_id import TxnId
 from pybroker.schema.schema_data import SchemaData, SchemaType
 from pybroker.schema.schema_storage import MetadataSchemaStorage, SchemaRecord
 from pybroker.tools.copying_topics.copy_progress import ProgressFile, incomplete_copies, progress_path
@@ -283,6 +284,40 @@ async def test_existing_topic_of_the_target_is_refused(tmp_path: Path) -> None:
             await factory.close()
     with pytest.raises(StoreError, match="exists in bookies with other content"):
         await places.copy()
+
+
+@pytest.mark.parametrize("is_to_bookkeeper", [True, False])
+async def test_pending_transaction_acks_are_refused_until_transaction_ends(
+    tmp_path: Path, *, is_to_bookkeeper: bool
+) -> None:
+    """The records of ended transactions do not prevent the copy, and are not copied."""
+    places = Places(tmp_path, is_to_bookkeeper=is_to_bookkeeper)
+    await places.stack.start()
+    low, ended, pending = TxnId(0, 3), TxnId(0, 7), TxnId(0, 8)
+    async with places.factory(of_target=False) as (factory, _):
+        managed = await factory.open(PATH)
+        cursor = await factory.create_cursor(managed, "sub", EARLIEST, {})
+        (position,) = await Topic(managed).publish(entry(1))
+        cursor.state.held.raise_low_water_mark(low.most, low.least)
+        cursor.state.held.end(ended)
+        cursor.state.held.hold(pending, None, [(position.ledger_id, [position.entry_id])], [])
+        cursor.state.held_changed()
+        await cursor.persist()
+        await factory.close()
+    with pytest.raises(StoreError, match=r"subscription sub of .* has pending acknowledgements of a transaction"):
+        await places.copy()
+    async with places.factory(of_target=False) as (factory, _):
+        cursor = (await factory.open(PATH)).cursors["sub"]
+        assert cursor.state.held.open.keys() == {pending}
+        cursor.state.held.end(pending)
+        cursor.state.held_changed()
+        await cursor.persist()
+        await factory.close()
+    await places.copy()
+    assert (await places.copy()).was_complete
+    async with places.factory(of_target=True) as (factory, _):
+        assert not (await factory.open(PATH)).cursors["sub"].state.held.was_used
+        await factory.close()
 
 
 async def test_terminated_and_empty_topics_are_copied(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -11,10 +13,16 @@ from hypothesis import strategies as st
 from tests.unit.wire.support import EXAMPLES, ids
 
 from pybroker.errors import BrokerError, ConsumerBusy, ServiceNotReady, UnknownError
+from pybroker.server.outbox import JOIN_BELOW_BYTES
+from pybroker.wire import core, replies
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire import replies
 
 MASK_64 = (1 << 64) - 1
+PYTHON = SimpleNamespace(send_receipts=replies.python_send_receipts, messages=replies.python_messages)
+needs_compiler = pytest.mark.skipif(core.COMPILED is None, reason="the core of wire is not compiled here")
+both = pytest.mark.parametrize(
+    "encoder", [pytest.param(PYTHON, id="python"), pytest.param(core.COMPILED, id="compiled", marks=needs_compiler)]
+)
 
 
 def frames_of(data: bytes) -> Iterator[tuple[pb.BaseCommand, bytes]]:
@@ -47,14 +55,20 @@ runs = st.one_of(
 )
 
 
+@both
 @EXAMPLES
 @given(ids, runs, st.lists(st.one_of(st.just(0), ids), min_size=6, max_size=6), ids, st.integers(0, (1 << 64) - 10))
 def test_receipts_say_what_was_asked(
-    producer_id: int, sequence_ids: list[int], highest: list[int], ledger_id: int, first_entry_id: int
+    encoder: Any,
+    producer_id: int,
+    sequence_ids: list[int],
+    highest: list[int],
+    ledger_id: int,
+    first_entry_id: int,
 ) -> None:
     assume(sequence_ids)
     highest = highest[: len(sequence_ids)]
-    data = replies.send_receipts(producer_id, sequence_ids, highest, ledger_id, first_entry_id)
+    data = encoder.send_receipts(producer_id, sequence_ids, highest, ledger_id, first_entry_id)
     expected = [
         pb.BaseCommand(
             type=pb.BaseCommand.SEND_RECEIPT,
@@ -75,12 +89,13 @@ near_blocks = st.one_of(
 )
 
 
+@both
 @EXAMPLES
 @given(near_blocks, near_blocks, st.integers(1, 300))
 def test_receipts_of_consecutive_messages_say_the_same_as_one_by_one(
-    sequence_id: int, entry_id: int, count: int
+    encoder: Any, sequence_id: int, entry_id: int, count: int
 ) -> None:
-    together = replies.send_receipts(3, list(range(sequence_id, sequence_id + count)), [0] * count, 700, entry_id)
+    together = encoder.send_receipts(3, list(range(sequence_id, sequence_id + count)), [0] * count, 700, entry_id)
     single = [replies.send_receipts(3, [sequence_id + i], [0], 700, entry_id + i) for i in range(count)]
     assert together == b"".join(single)
 
@@ -99,27 +114,33 @@ def test_receipts_of_messages_that_are_not_stored_name_one_id(
     assert together == b"".join(single)
 
 
-def test_as_many_highest_as_sequence_ids_are_asked_for() -> None:
-    with pytest.raises(AssertionError, match="parallel"):
-        replies.send_receipts(1, [1, 2], [0], 5, 0)
+@both
+def test_as_many_highest_as_sequence_ids_are_asked_for(encoder: Any) -> None:
+    with pytest.raises((AssertionError, ValueError), match="lists"):
+        encoder.send_receipts(1, [1, 2], [0], 5, 0)
 
 
 words = st.integers(-(1 << 63), (1 << 63) - 1)
+PAYLOADS = st.one_of(
+    st.binary(max_size=20), st.sampled_from([b"y" * 200, b"z" * (JOIN_BELOW_BYTES - 1), b"z" * JOIN_BELOW_BYTES])
+)
 
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> tuple[list[int], list[bytes], list[int] | None, list[list[int] | None] | None]:
     entry_ids = draw(runs)
     count = len(entry_ids)
-    payloads = draw(st.lists(st.one_of(st.binary(max_size=20), st.just(b"y" * 200)), min_size=count, max_size=count))
+    payloads = draw(st.lists(PAYLOADS, min_size=count, max_size=count))
     redeliveries = st.lists(st.integers(0, (1 << 32) - 1), min_size=count, max_size=count)
     sets = st.lists(st.one_of(st.none(), st.lists(words, max_size=40)), min_size=count, max_size=count)
     return entry_ids, payloads, draw(st.one_of(st.none(), redeliveries)), draw(st.one_of(st.none(), sets))
 
 
+@both
 @EXAMPLES
 @given(ids, ids, deliveries(), st.one_of(st.just(-1), ids), st.one_of(st.just(-1), st.integers(0, (1 << 31) - 1)))
 def test_messages_say_what_was_asked(
+    encoder: Any,
     consumer_id: int,
     ledger_id: int,
     delivery: tuple[list[int], list[bytes], list[int] | None, list[list[int] | None] | None],
@@ -127,9 +148,13 @@ def test_messages_say_what_was_asked(
     partition: int,
 ) -> None:
     entry_ids, payloads, redeliveries, ack_sets = delivery
-    parts = replies.messages(consumer_id, ledger_id, entry_ids, payloads, redeliveries, ack_sets, epoch, partition)
-    assert len(parts) == 2 * len(entry_ids)
-    assert all(part is payload for part, payload in zip(parts[1::2], payloads, strict=True)), "a payload was copied"
+    parts, size_bytes, largest_bytes = encoder.messages(
+        consumer_id, ledger_id, entry_ids, payloads, redeliveries, ack_sets, epoch, partition
+    )
+    assert size_bytes == sum(map(len, parts))
+    assert largest_bytes == max(map(len, payloads), default=0)
+    large = [payload for payload in payloads if len(payload) >= JOIN_BELOW_BYTES]
+    assert [part for part in parts if any(part is payload for payload in large)] == large, "a large payload was copied"
     frames = list(frames_of(b"".join(parts)))
     assert [tail for _, tail in frames] == payloads
     for index, (command, _) in enumerate(frames):
@@ -145,8 +170,9 @@ def test_messages_say_what_was_asked(
         assert command == pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=expected)
 
 
-def test_ack_sets_may_come_as_unsigned_words() -> None:
-    parts = replies.messages(1, 5, [0], [b"x"], None, [[MASK_64]], -1, -1)
+@both
+def test_ack_sets_may_come_as_unsigned_words(encoder: Any) -> None:
+    parts, _, _ = encoder.messages(1, 5, [0], [b"x"], None, [[MASK_64]], -1, -1)
     ((command, _),) = frames_of(b"".join(parts))
     assert list(command.message.ack_set) == [-1]
 

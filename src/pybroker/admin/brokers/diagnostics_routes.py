@@ -26,6 +26,7 @@ from pybroker.config import KEYS, BrokerConfig
 from pybroker.memory.memory_limit import memory_limit
 from pybroker.runtime import logs
 from pybroker.version import __version__
+from pybroker.wire import core
 
 MAX_TASKS = 1000
 _TASKS_PER_SLICE = 50
@@ -36,11 +37,14 @@ _LEAST_SECRET = 4
 
 
 class DiagnosticsShown(msgspec.Struct):
-    """Diagnostics of the broker process. Sizes are in bytes. `tasks` lists at most 1,000 of `taskCount` asyncio tasks."""
+    """Diagnostics of the broker process. Sizes are in bytes. `tasks` lists at most 1,000 of `taskCount` asyncio tasks.
+    `wireCore`: the implementation of the frame decoder, `compiled` or `python`.
+    """
 
     version: str
     python: str
     platform: str
+    wireCore: str
     threads: dict[str, str]
     taskCount: int
     tasks: list[str]
@@ -70,6 +74,7 @@ async def diagnostics(call: Call) -> Response:
             __version__,
             sys.version,
             platform.platform(),
+            core.IMPLEMENTATION,
             {name: without(secrets, stack) for name, stack in _stacks_of_threads().items()},
             len(tasks),
             sorted(stacks),

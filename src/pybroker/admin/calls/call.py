@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope
 
 from pybroker.admin.calls.http_limits import SMALL_BYTES
 from pybroker.admin.calls.message_id import ResetCursorData
+from pybroker.auth.refused_accesses import Interface, RefusedAccess, cause_of
 from pybroker.errors import AdminError, AuthorizationError, InvalidTopicName
 from pybroker.model import policies
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
@@ -100,6 +101,21 @@ class Call:
     def principal(self) -> Principal:
         """Return the role with that of a proxy, for authorization."""
         return self._identity.principal
+
+    @property
+    def expires_at_s(self) -> float | None:
+        """Unix time at which the client's credentials expire; None if never."""
+        return self._identity.expires_at_s
+
+    @property
+    def original_principal(self) -> str:
+        """The role of the client of a proxy; "" without a proxy."""
+        return "" if self._identity.proxy_role is None else self._identity.role or ""
+
+    @property
+    def auth_method(self) -> str:
+        """The method with which the client has authenticated; `none` without authentication."""
+        return self._identity.method
 
     @property
     def holder(self) -> Holder:
@@ -324,6 +340,27 @@ class Call:
     def require_list_topics(self, namespace: NamespaceName) -> None:
         with self._refused_within(namespace.tenant, 403):
             self.broker.broker_context.authorization.require_list_topics(namespace, self.principal)
+
+    def record_refusal(self, target: str, error: AdminError) -> None:
+        """Write an audit record, if `error` refuses the access to a part of the request, such as one of its topics. The
+        response to the request has its own status.
+        """
+        cause = cause_of(error)
+        if cause is not None:
+            client = self.scope["client"]
+            host = client[0] if client else ""
+            self.broker.refused_accesses.record(
+                RefusedAccess(
+                    Interface.HTTP,
+                    cause,
+                    self.principal,
+                    host,
+                    self.scope["method"],
+                    target,
+                    str(error.status),
+                    error.reason,
+                )
+            )
 
     @contextmanager
     def _refused_within(self, tenant: str, status: int) -> Iterator[None]:

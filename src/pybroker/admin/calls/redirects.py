@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 AUTHORITATIVE = "authoritative"
 DESTINATION = "destinationBroker"
 LARGEST = "LARGEST"
-"""Text in place of a bundle in the path. The handler determines the bundle."""
-_NO_BUNDLE = frozenset({LARGEST, "HOT"})
+HOT = "HOT"
+"""Texts in place of a bundle in the path. The handler determines the bundle."""
+_NO_BUNDLE = frozenset({LARGEST, HOT})
 
 
 async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:

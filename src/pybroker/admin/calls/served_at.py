@@ -23,7 +23,7 @@ _ANYWHERE_BEHIND_TOPIC = (
     "/terminate/partitions",
 )
 _EXPLAIN = "/explain"
-_ANYWHERE = ("/lookup/", "/admin/v3/console/")
+_ANYWHERE = ("/lookup/", "/admin/v3/console/", "/ws/", "/admin/v2/proxy-stats")
 # Calls about one transaction coordinator, one of its transactions, or a sink with transactions at the coordinator.
 _COORDINATOR_PARAMETERS = ("{coordinator}", "{most}", "{sink}")
 _TRANSACTIONS = "/admin/v3/transactions/"

@@ -11,22 +11,26 @@ from starlette.routing import Route
 from pybroker.admin.calls.call import IDENTITY_KEY, Call, json_response, json_with_nulls
 from pybroker.admin.calls.own_address import broker_id
 from pybroker.admin.calls.queries import Query
+from pybroker.admin.calls.redirects import base_url
 from pybroker.admin.calls.routing import route
+from pybroker.admin.console.broker_parts import MEMBER_TOPICS, PAGE_ROWS, page_of
 from pybroker.admin.console.cluster_routes import ClusterRoutes
+from pybroker.admin.console.cluster_table import ClusterTable, ClusterView
 from pybroker.admin.console.console_pages import ConsolePages
 from pybroker.admin.console.live import LiveSampler, LiveStream, Subject, Viewer, disk_of
-from pybroker.admin.console.topic_table import FIGURES, Asked, Row, TopicTable, find, find_stuck
+from pybroker.admin.console.topic_table import FIGURES, Asked, Row, StuckRow, TopicTable, find, find_stuck
 from pybroker.broker.explain import bookies
 from pybroker.broker.explain.membership import explain_membership
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.model.findings import Finding
 from pybroker.model.names import TopicName
 from pybroker.version import __version__
+from pybroker.wire import core
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
-    from pybroker.broker.explain.stuck import StuckTopic
     from pybroker.broker.service import BrokerService
+    from pybroker.cluster.broker_registry import RegisteredBroker
 
 BASE = "/admin/v3/console"
 STUCK = "/admin/v3/explain"
@@ -43,17 +47,23 @@ def _member(name: str) -> str:
     return head + "".join(word.capitalize() for word in rest)
 
 
-SORTS = {"name": "name", **{_member(name): name for name in FIGURES}}
+SORTS = {"name": "name", "broker": "broker", **{_member(name): name for name in FIGURES}}
 """Sort keys and their fields of Row."""
 LISTED = (
     Query("search", "words that a topic's name must contain"),
     Query("sort", "sort key", str, "name", tuple(SORTS)),
     Query("order", "`desc`: largest first", str, values=("asc", "desc")),
     Query("loaded", "only loaded topics", bool),
+    Query("broker", "in a cluster: only topics of the broker with this id"),
+    Query("local", "in a cluster: only what this broker knows, without asking other brokers", bool),
     Query("offset", "number of skipped rows", int, 0),
     Query("limit", f"maximum number of rows, up to {MAX_ROWS}", int, DEFAULT_ROWS),
 )
-STUCK_QUERIES = tuple(each for each in LISTED if each.name in {"search", "offset", "limit"})
+STUCK_QUERIES = tuple(each for each in LISTED if each.name in {"search", "broker", "local", "offset", "limit"})
+PAGED = (
+    Query("offset", "number of skipped topics", int, 0),
+    Query("limit", f"maximum number of topics, up to {PAGE_ROWS}", int, PAGE_ROWS),
+)
 ASKED_RIGHTS = (
     Query("topic", "full topic name whose permissions are returned"),
     Query("subscription", "subscription of the topic whose permissions are returned"),
@@ -68,6 +78,7 @@ class ConsoleRoutes:
         self._rates = rates
         self._pages = ConsolePages()
         self.table = TopicTable(broker, rates)
+        self._cluster_table = ClusterTable(broker, self.table)
         self.sampler = LiveSampler(broker)
         self._cluster = ClusterRoutes(broker, rates)
 
@@ -76,6 +87,7 @@ class ConsoleRoutes:
             *self._pages.routes(),
             *self._cluster.routes(),
             route("GET", BASE + "/topics", self.list_topics, queries=LISTED),
+            route("GET", MEMBER_TOPICS, self.list_topics_of_broker, queries=PAGED),
             route("GET", STUCK, self.list_stuck, queries=STUCK_QUERIES),
             route("GET", BASE + "/rights", self.get_rights, queries=ASKED_RIGHTS),
             route("GET", BASE + "/broker", self.get_broker),
@@ -87,9 +99,12 @@ class ConsoleRoutes:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def list_topics(self, call: Call) -> Response:
-        """List the topics of all namespaces that the caller may list, with their rates and backlogs, in pages."""
+        """List the topics of all namespaces that the caller may list, with their rates and backlogs, in pages. In a
+        cluster, with the figures of all brokers; `brokers` states which brokers' figures are missing.
+        """
         asked = _asked(call)
-        table = await self.table.current()
+        view = await self._view(call)
+        table = view.table
         found = await find(table, asked, lambda each: may(call.require_list_topics, each), self._broker.runtime.clock)
         return json_response(
             {
@@ -99,33 +114,68 @@ class ConsoleRoutes:
                 "sums": {_member(name): value for name, value in found.sums.items()},
                 "isCut": table.is_cut,
                 "time": table.wall_ms,
+                **self._shown_brokers(call, view),
             }
         )
 
+    async def list_topics_of_broker(self, call: Call) -> Response:
+        """List the loaded topics and the stuck topics of this broker, in pages, for the other brokers of the cluster."""
+        call.require_superuser()
+        offset, limit = call.query_integer("offset", 0), call.query_integer("limit", PAGE_ROWS)
+        if not 1 <= limit <= PAGE_ROWS or offset < 0:
+            raise AdminError(400, f"The query parameter limit must be from 1 to {PAGE_ROWS}, and offset 0 or more")
+        table = await self.table.current()
+        findings = [] if offset else [each.as_json() for each in self._of_broker(call)]
+        return json_with_nulls(page_of(table, findings, offset, limit))
+
     async def list_stuck(self, call: Call) -> Response:
-        """List stuck topics of this broker in pages, each with its most important finding.
+        """List stuck topics in pages, each with its most important finding. In a cluster, of all brokers; `brokers`
+        states which brokers' topics are missing.
 
         Blocked topics come first, then the largest backlogs. The list contains topics that the caller may list and
-        consume from. A superuser also gets findings about the whole broker.
+        consume from. A superuser also gets findings about whole brokers.
         """
-        words, (offset, limit) = _words(call), _page(call)
-        table = await self.table.current()
+        offset, limit = _page(call)
+        view = await self._view(call)
         found = await find_stuck(
-            table,
-            words,
+            view.table,
+            Asked(_words(call), broker=call.query("broker") or None),
             lambda each: may(call.require_list_topics, each),
             lambda each: may(call.require_consume, TopicName.parse(each), ""),
             self._broker.runtime.clock,
         )
+        brokers = self._shown_brokers(call, view)
+        of_this = [each.as_json() for each in self._of_broker(call)]
+        if brokers:
+            of_this = [{**each, "broker": broker_id(call)} for each in of_this]
         return json_with_nulls(
             {
-                "broker": [each.as_json() for each in self._of_broker(call)],
+                "broker": [*of_this, *(view.findings if may(call.require_superuser) else ())],
                 "topics": [_shown_stuck(each) for each in found[offset : offset + limit]],
                 "matching": len(found),
-                "isCut": table.is_cut,
-                "time": table.wall_ms,
+                "isCut": view.table.is_cut,
+                "time": view.table.wall_ms,
+                **brokers,
             }
         )
+
+    async def _view(self, call: Call) -> ClusterView:
+        if not call.flag("local"):
+            return await self._cluster_table.current()
+        table = await self.table.current()
+        return ClusterView(table, [], table.monotonic_ms)
+
+    def _shown_brokers(self, call: Call, view: ClusterView) -> dict[str, Any]:
+        """Return the JSON member `brokers`, with `problem` if the figures of a broker are missing; none for a standalone
+        broker, or with `local`.
+        """
+        ownership = self._broker.ownership
+        if ownership is None or call.flag("local"):
+            return {}
+        own = ownership.registry.own_broker
+        shown = [_shown_broker(call, own, "", is_pybroker=True)]
+        shown += [_shown_broker(call, each.broker, each.problem, is_pybroker=each.is_pybroker) for each in view.parts]
+        return {"brokers": sorted(shown, key=lambda each: str(each["id"])), "own": own.broker_id}
 
     def _of_broker(self, call: Call) -> list[Finding]:
         if not may(call.require_superuser):
@@ -169,6 +219,7 @@ class ConsoleRoutes:
         return json_response(
             {
                 "version": __version__,
+                "wireCore": core.IMPLEMENTATION,
                 "brokerId": broker_id(call),
                 "cluster": config.cluster_name,
                 "startedAt": self._rates.started_wall_ms,
@@ -264,7 +315,8 @@ def _asked(call: Call) -> Asked:
     if order not in SORTS:
         raise AdminError(400, f"The query parameter sort must be one of {', '.join(SORTS)}")
     offset, limit = _page(call)
-    return Asked(words, SORTS[order], call.query("order") == "desc", offset, limit, call.flag("loaded"))
+    is_descending = call.query("order") == "desc"
+    return Asked(words, SORTS[order], is_descending, offset, limit, call.flag("loaded"), call.query("broker") or None)
 
 
 def _page(call: Call) -> tuple[int, int]:
@@ -284,18 +336,30 @@ def _words(call: Call) -> tuple[str, ...]:
 def _shown(row: Row) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": row.name, "loaded": row.is_loaded}
     if row.is_loaded:
-        shown |= {_member(name): round(value, 3) for name, value in zip(FIGURES, row[2:], strict=True)}
+        shown |= {_member(name): round(value, 3) for name, value in zip(FIGURES, row.figures, strict=True)}
+    if row.broker:
+        shown["broker"] = row.broker
     return shown
 
 
-def _shown_stuck(stuck: StuckTopic) -> dict[str, Any]:
-    return {
+def _shown_stuck(stuck: StuckRow) -> dict[str, Any]:
+    shown = {
         "topic": stuck.topic,
         "blocked": stuck.is_blocked,
         "standing": stuck.subscriptions,
         "subscription": stuck.subscription,
         "backlog": stuck.backlog_entries,
-        "finding": stuck.finding.as_short_json(),
+        "finding": stuck.finding,
+    }
+    return {**shown, "broker": stuck.broker} if stuck.broker else shown
+
+
+def _shown_broker(call: Call, broker: RegisteredBroker, problem: str, *, is_pybroker: bool) -> dict[str, Any]:
+    return {
+        "id": broker.broker_id,
+        "webUrl": base_url(broker.addresses, call.scope["scheme"]),
+        "isPybroker": is_pybroker,
+        "problem": problem,
     }
 
 

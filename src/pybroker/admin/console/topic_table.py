@@ -1,17 +1,18 @@
-"""Table of all topics with their figures, for the topic list of the web console. All viewers share it for two seconds."""
+"""Table of all topics with the figures of this broker, for the topic list of the web console. All viewers share it for
+two seconds. `cluster_table.py` adds the figures of the other brokers of a cluster.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pybroker.admin.console.shared_answer import SharedAnswer
 from pybroker.admin.slices import exhaust
-from pybroker.broker.explain.stuck import StuckTopic, stuck_topic, worst_first
+from pybroker.broker.explain.stuck import StuckTopic, stuck_topic
 from pybroker.broker.snapshots.subscription_snapshot import subscription_snapshot
 from pybroker.broker.snapshots.topic_snapshot import topic_snapshot
 from pybroker.broker.topic.backlog_quota import exceeded_if_known, may_be_exceeded
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from pybroker.broker.topic.topic import Topic
     from pybroker.broker.topic.topic_base import TopicBase
 
-FRESH_MS = 2_000
-"""Maximum age of the table."""
-FRESH_FOR_ITS_COST = 10
-"""The table also stays valid for this multiple of its build time, so that building takes at most a tenth of the event
-loop's time.
-"""
-KEPT_S = 30.0
-"""An unused table is stored for this long, because rates are relative to the previous table."""
 ROW_BYTES = 500
 """Approximate memory of a row."""
 STUCK_BYTES = 4000
@@ -60,9 +53,28 @@ class Row(NamedTuple):
     """Number of stuck subscriptions, according to `explain`."""
     blocked: int = 0
     """1 if producers or readers of the whole topic are blocked, according to `explain`."""
+    broker: str = ""
+    """In a cluster, the id of the broker that owns the topic's bundle; empty if it is unknown."""
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """The values of `FIGURES`."""
+        return self[2:-1]
 
 
-FIGURES = tuple(field for field in Row._fields if field not in {"name", "is_loaded"})
+FIGURES = Row._fields[2:-1]
+
+
+class StuckRow(NamedTuple):
+    """A stuck topic (`StuckTopic`), with the short JSON form of its most important finding."""
+
+    topic: str
+    is_blocked: bool
+    subscriptions: int
+    subscription: str | None
+    backlog_entries: int
+    finding: dict[str, Any]
+    broker: str = ""
 
 
 class Asked(NamedTuple):
@@ -76,6 +88,8 @@ class Asked(NamedTuple):
     offset: int = 0
     limit: int = 50
     with_loaded_only: bool = False
+    broker: str | None = None
+    """Only topics of this broker."""
 
 
 class Found(NamedTuple):
@@ -96,7 +110,7 @@ class Table(NamedTuple):
     wall_ms: int
     is_cut: bool
     """True if there are more topics than `consoleMaxTopics`."""
-    stuck: dict[NamespaceName, list[StuckTopic]]
+    stuck: dict[NamespaceName, list[StuckRow]]
     took_ms: float = 0.0
 
 
@@ -107,50 +121,17 @@ class TopicTable:
         self._broker = broker
         self._runtime = broker.runtime
         self._rates = rates
-        self._turn = asyncio.Lock()
-        self._table: Table | None = None
-        self._room: Holding | None = None
-        self._asked_ms = 0.0
+        self._shared = SharedAnswer(broker.runtime, self._make, table_bytes)
         self.made_total = 0
         """Number of built tables."""
 
     @property
     def is_kept(self) -> bool:
-        return self._table is not None
+        return self._shared.is_kept
 
     async def current(self) -> Table:
         """Return a table that is at most two seconds old. Concurrent callers share one computation."""
-        clock = self._runtime.clock
-        async with self._turn:
-            self._asked_ms = clock.monotonic_ms()
-            if self._table is None or not self._is_fresh(self._table):
-                self._keep(await self._make(self._table))
-            assert self._table is not None
-            return self._table
-
-    def _is_fresh(self, table: Table) -> bool:
-        age_ms = self._asked_ms - table.monotonic_ms
-        return age_ms < max(FRESH_MS, FRESH_FOR_ITS_COST * table.took_ms)
-
-    def _keep(self, table: Table) -> None:
-        self.made_total += 1
-        if self._room is None:
-            memory = self._runtime.memory
-            self._room = Holding(memory, memory.lists)
-            self._runtime.call_later(KEPT_S, self._drop_if_unused)
-        # Reserve memory without waiting: operators need the table most when memory is short.
-        stuck = sum(map(len, table.stuck.values()))
-        self._room.count(ROW_BYTES * sum(map(len, table.namespaces.values())) + STUCK_BYTES * stuck)
-        self._table = table
-
-    def _drop_if_unused(self) -> None:
-        if self._runtime.clock.monotonic_ms() - self._asked_ms < KEPT_S * 1000 * 0.9:
-            self._runtime.call_later(KEPT_S, self._drop_if_unused)
-            return
-        self._table = None
-        if self._room is not None:
-            self._room.close()
-            self._room = None
+        return await self._shared.current()
 
     # --- computation --------------------------------------------------------------------------------------------------
 
@@ -166,12 +147,13 @@ class TopicTable:
                 del names[left:]
                 left -= len(names)
                 rows: list[Row] = []
-                stuck: list[StuckTopic] = []
+                stuck: list[StuckRow] = []
                 quotas = await self._exceeded_quotas(names)
                 await exhaust(self._add_rows(rows, names, table, before, stuck, quotas), clock)
                 table.namespaces[namespace] = rows
                 if stuck:
                     table.stuck[namespace] = stuck
+        self.made_total += 1
         return table._replace(is_cut=is_cut, took_ms=clock.monotonic_ms() - table.monotonic_ms)
 
     async def _exceeded_quotas(self, names: list[str]) -> dict[str, Exceeded]:
@@ -208,7 +190,7 @@ class TopicTable:
         names: list[str],
         table: Table,
         before: Table | None,
-        stuck: list[StuckTopic],
+        stuck: list[StuckRow],
         quotas: dict[str, Exceeded],
     ) -> Iterator[None]:
         loaded = self._broker.loaded
@@ -222,7 +204,7 @@ class TopicTable:
                 found = None if topic.is_fenced else (yield from stuck_topic(topic, quotas.get(name)))
                 if found is not None:
                     # Clients request evidence and actions separately per topic.
-                    stuck.append(found._replace(finding=replace(found.finding, evidence={}, actions=())))
+                    stuck.append(StuckRow(*found[:-1], found.finding.as_short_json()))
                 yield from self._add_row(rows, name, topic, table, before, found)
                 yield
 
@@ -277,6 +259,12 @@ class TopicTable:
         return first, second, third, fourth
 
 
+def table_bytes(table: Table) -> int:
+    """Return the approximate memory of a table."""
+    stuck = sum(map(len, table.stuck.values()))
+    return ROW_BYTES * sum(map(len, table.namespaces.values())) + STUCK_BYTES * stuck
+
+
 def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
     counters = topic.counters
     delivered = [subscription.counters for subscription in topic.subscriptions.values()]
@@ -312,7 +300,7 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
                 yield
                 for row in found:
                     if row.is_loaded:
-                        for figure, value in zip(FIGURES, row[2:], strict=True):
+                        for figure, value in zip(FIGURES, row.figures, strict=True):
                             sums[figure] += value
                 yield
                 if len(unsorted) >= ROWS_AT_ONCE:
@@ -342,12 +330,13 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
 
 async def find_stuck(
     table: Table,
-    words: tuple[str, ...],
+    asked: Asked,
     may_list: Callable[[NamespaceName], bool],
     may_explain: Callable[[str], bool],
     clock: Any,
-) -> list[StuckTopic]:
-    found: list[StuckTopic] = []
+) -> list[StuckRow]:
+    """Return all stuck topics with the requested words and broker, worst first."""
+    found: list[StuckRow] = []
 
     def look() -> Iterator[None]:
         for namespace, stuck in table.stuck.items():
@@ -355,8 +344,7 @@ async def find_stuck(
             if not may_list(namespace):
                 continue
             for index, each in enumerate(stuck):
-                name = each.topic.lower()
-                if all(word in name for word in words) and may_explain(each.topic):
+                if _has_words(each.topic, asked) and _is_at(each.broker, asked) and may_explain(each.topic):
                     found.append(each)
                 if index % 100 == 99:
                     yield
@@ -365,10 +353,25 @@ async def find_stuck(
     return worst_first(found)
 
 
+def worst_first(found: Iterable[StuckRow]) -> list[StuckRow]:
+    """Sort blocked topics first, then by backlog, then by duration of the stall."""
+    return sorted(
+        found, key=lambda each: (not each.is_blocked, -each.backlog_entries, each.finding["since"] or 0, each.topic)
+    )
+
+
 def _matches(row: Row, asked: Asked) -> bool:
     if asked.with_loaded_only and not row.is_loaded:
         return False
+    return _is_at(row.broker, asked) and _has_words(row.name, asked)
+
+
+def _is_at(broker: str, asked: Asked) -> bool:
+    return asked.broker is None or broker == asked.broker
+
+
+def _has_words(name: str, asked: Asked) -> bool:
     if not asked.words:
         return True
-    name = row.name.lower()
-    return all(word in name for word in asked.words)
+    lower = name.lower()
+    return all(word in lower for word in asked.words)

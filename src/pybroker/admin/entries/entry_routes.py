@@ -141,6 +141,7 @@ async def _plan_or_refusal(call: Call, asked: AskedTopic, budget: PlanBudget, *,
         with while_served(topic):
             return await plan_of(topic, call.broker.ledgers.store, asked, budget, with_points=with_points)
     except AdminError as error:
+        call.record_refusal(asked.topic, error)
         return TopicShown(asked.topic, status=error.status, reason=error.reason)
     except NoSuchLedger as error:
         return TopicShown(asked.topic, status=503, reason=f"A ledger was trimmed during the request; retry: {error}")

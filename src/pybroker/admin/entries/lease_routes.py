@@ -165,6 +165,7 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
     except TooManyLeases as error:
         return LeaseShown(asked.topic, status=429, reason=str(error))
     except AdminError as error:
+        call.record_refusal(asked.topic, error)
         return LeaseShown(asked.topic, status=error.status, reason=error.reason)
     except BrokerError as error:
         return LeaseShown(asked.topic, status=type(error).http_status, reason=str(error))

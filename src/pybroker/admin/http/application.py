@@ -86,6 +86,7 @@ class Application:
         started_ms = self._runtime.clock.monotonic_ms()
         share = Share(self.limits, _client_address(scope))
         answer = _Answer(scope, receive, send, share, self._runtime)
+        failure: Exception | None = None
         try:
             scope[SHARE_KEY] = share
             try:
@@ -108,6 +109,7 @@ class Application:
             except ClientGone:
                 raise
             except Exception as error:  # noqa: BLE001  (the fault boundary of a request)
+                failure = error
                 response = self._error_response(error, scope)
                 if answer.started:
                     answer.abort()
@@ -116,13 +118,20 @@ class Application:
         except ClientGone:
             answer.abort()
         finally:
-            if audit.is_act(scope["method"], audit.route_path(scope)):
-                identity = scope[IDENTITY_KEY]  # authentication precedes routing
-                audit.write_down(scope, identity, _client_address(scope), answer.status)
+            self._audit(scope, answer.status, failure)
             # Measure until the response starts: bulk reads and event streams may take any time after that.
             took_ms = (answer.started_ms or self._runtime.clock.monotonic_ms()) - started_ms
             self._runtime.slow_operations.took("http", took_ms, method=scope["method"], path=scope["path"])
             await share.close()
+
+    def _audit(self, scope: Scope, status: int, failure: Exception | None) -> None:
+        """Write the request into the audit log, if it was refused or can change something."""
+        address = _client_address(scope)
+        if status in audit.REFUSED_STATUSES:
+            identity = scope.get(IDENTITY_KEY)
+            self._broker.refused_accesses.record(audit.refused_access(scope, identity, address, status, failure))
+        elif audit.is_act(scope["method"], audit.route_path(scope)):
+            audit.write_down(scope, scope[IDENTITY_KEY], address, status)  # authentication precedes routing
 
     def _check_header_size(self, scope: Scope) -> None:
         limit = self._runtime.config.http_max_request_header_size
@@ -143,6 +152,7 @@ class Application:
         query_token = QueryParams(scope["query_string"]).get("token", "")
         headers = Headers(scope=scope)
         identity = await self._broker.authentication.authenticate_http(headers, client, query_token)
+        scope[IDENTITY_KEY] = identity  # for the audit log, if the original principal is refused
         named = set(headers.getlist(ORIGINAL_PRINCIPAL_HEADER))
         if len(named) > 1:  # A proxy may add its header to the one of its client.
             raise AdminError(401, f"{INVALID_ORIGINAL_PRINCIPAL} (the request names several original principals)")
@@ -151,7 +161,7 @@ class Application:
         try:
             principal = authorization.with_original_principal(identity.role, original, may_be_equal=True)
         except AuthorizationError as error:
-            raise AdminError(401, f"{INVALID_ORIGINAL_PRINCIPAL} ({error})") from None
+            raise AdminError(401, f"{INVALID_ORIGINAL_PRINCIPAL} ({error})") from error
         return identity.of_client(principal) if original else identity
 
     def _error_response(self, error: Exception, scope: Scope) -> Response:

@@ -1,7 +1,7 @@
 """One HTTP connection: uvicorn's HTTP/1.1 protocol with additional limits.
 
 The limits are: connections in total and per address, time for a request head, time in which a client reads nothing, and
-bytes read per event loop iteration.
+bytes read per event loop iteration. A connection can be handed over to another protocol, such as WebSocket.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 from pybroker.admin.http.application import ANSWERED_KEY, PEER_CERTIFICATE_KEY, TRANSPORT_KEY
 from pybroker.admin.http.file_sending import FILE_SENDER_KEY, FileSender
 from pybroker.admin.http.strict_head import StrictConnection
+from pybroker.admin.http.upgrade import UPGRADE_KEY, Reading, Upgrade, UpgradedConnection
 from pybroker.auth.server_tls import peer_certificate
 from pybroker.runtime.proxy_protocol import Address
 from pybroker.waiting.slots import Slots
@@ -54,7 +55,7 @@ class Connections(ServerState):
                 connection.close_if_stalled(now_s, longest_s)
 
 
-class HttpProtocol(H11Protocol):
+class HttpProtocol(H11Protocol, Upgrade):
     """One HTTP connection, which `Connections` lists while it is open."""
 
     def __init__(self, config: Config, connections: Connections, proxied_client: Address | None = None) -> None:
@@ -70,6 +71,7 @@ class HttpProtocol(H11Protocol):
         self._owed_bytes = 0  # unsent at the last check
         self._owed_since_s = 0.0
         self._is_served = False
+        self._upgraded: UpgradedConnection | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -83,6 +85,7 @@ class HttpProtocol(H11Protocol):
             PEER_CERTIFICATE_KEY: certificate,
             TRANSPORT_KEY: transport,
             ANSWERED_KEY: self._answered,
+            UPGRADE_KEY: self,
         }
         if ssl_object is None and transport.get_extra_info("socket") is not None:
             self.app_state[FILE_SENDER_KEY] = FileSender(transport, self.conn)
@@ -111,10 +114,15 @@ class HttpProtocol(H11Protocol):
         if self.timeout_keep_alive_task is not None:  # uvicorn keeps it after an error
             self.timeout_keep_alive_task.cancel()
         self._stop_head_timer()
+        if self._upgraded is not None:
+            self._upgraded.connection_lost()
         if not self._all.connections:
             self._all.all_closed.set()
 
     def data_received(self, data: bytes) -> None:
+        if self._upgraded is not None:
+            self._upgraded.data_received(data)
+            return
         super().data_received(data)
         # Outside of a request, these bytes are the next head or an unread body. Both have a deadline.
         if self.cycle is None or self.cycle.response_complete:
@@ -122,6 +130,35 @@ class HttpProtocol(H11Protocol):
         else:
             self._all.slots.settle(self)
             self._stop_head_timer()
+
+    def hand_over(self, connection: UpgradedConnection, head: bytes) -> None:
+        assert self._upgraded is None
+        self.cycle.response_started = self.cycle.response_complete = True
+        self._is_served = True
+        self._stop_head_timer()
+        early, _ = self.conn.trailing_data
+        self._upgraded = connection
+        self.transport.write(head)
+        connection.connection_made(self.transport, Reading(self.flow.pause_reading, self.flow.resume_reading))
+        self.flow.resume_reading()
+        if early:
+            connection.data_received(early)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._upgraded is not None:
+            self._upgraded.pause_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._upgraded is not None:
+            self._upgraded.resume_writing()
+
+    def shutdown(self) -> None:
+        if self._upgraded is not None:
+            self._upgraded.shutdown()
+        else:
+            super().shutdown()
 
     def _answered(self, status: int) -> None:
         self._is_served = status < http.HTTPStatus.BAD_REQUEST
@@ -133,8 +170,10 @@ class HttpProtocol(H11Protocol):
 
     def close_if_stalled(self, now_s: float, longest_s: float) -> None:
         """Close the connection if its client has read nothing for `longest_s` seconds. While a response is generated,
-        its writer enforces the deadline instead.
+        its writer enforces the deadline instead; after an upgrade, the other protocol has its own deadlines.
         """
+        if self._upgraded is not None:
+            return
         is_answering = self.cycle is not None and not self.cycle.response_complete
         owed_bytes = self.transport.get_write_buffer_size()
         if not owed_bytes or is_answering or owed_bytes != self._owed_bytes:

@@ -15,6 +15,7 @@ from pybroker.admin.metrics.topic_metrics import EVICTION_TYPES, Reading
 from pybroker.memory.memory_parts import DELAYED, PUBLISHES, WRITES
 from pybroker.metadata.session_report import SessionState
 from pybroker.version import __version__
+from pybroker.wire import core
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -122,6 +123,10 @@ class BrokerLines:
         yield type_line(name, "counter")
         for command, cause, total in broker.runtime.stats.refusals.totals():
             yield f"{name}_total{samples.labels(command=command, cause=cause)} {total}\n"
+        name = "pybroker_refused_accesses"
+        yield type_line(name, "counter")
+        for (interface, reason), total in broker.runtime.stats.refused_accesses.items():
+            yield f"{name}_total{samples.labels(interface=interface, cause=reason)} {total}\n"
 
     def _load(self) -> Iterator[str]:
         yield from self._about(figures.HEALTH, figures.health_figures(self._runtime.stats))
@@ -200,6 +205,7 @@ class BrokerLines:
     def _internals(self) -> Iterator[str]:
         samples, stats, broker = self._samples, self._runtime.stats, self._broker
         yield from samples.gauge("pybroker_ready", int(broker.unready_reason() is None))
+        yield from samples.gauge("pybroker_wire_core_info", 1, implementation=core.IMPLEMENTATION, crc32c=core.CRC32C)
         if stats.certificate_expires_s is not None:
             yield from samples.gauge("pybroker_tls_certificate_expiry_timestamp_seconds", stats.certificate_expires_s)
         yield from samples.gauge("pybroker_loop_lag_seconds", stats.loop_lag_ms / MS_PER_S)

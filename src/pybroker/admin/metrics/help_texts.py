@@ -323,6 +323,17 @@ _OWN_HTTP = {
     "bulk_read_refused": "Bulk reads refused since the start because too many waited.",
     "read_leases": "Leases of readers that protect ledgers from being trimmed.",
 }
+_OWN_WEBSOCKET = {
+    "producers": "WebSocket sessions of producers.",
+    "consumers": "WebSocket sessions of consumers.",
+    "readers": "WebSocket sessions of readers.",
+    "waiting_sessions": "WebSocket sessions that wait for receipts, acknowledgements, permits, memory, or their client to read.",
+    "sessions_opened": "WebSocket sessions opened since the start.",
+    "sessions_refused": "WebSocket sessions refused since the start.",
+    "messages_published": "Messages stored for WebSocket sessions since the start.",
+    "messages_delivered": "Messages sent to WebSocket sessions since the start.",
+    "messages_failed": "Messages of WebSocket sessions that were not stored since the start.",
+}
 _OWN_STORE = {
     "journal_batches": "Batches written to the journal since the start.",
     "journal_bytes": "Bytes written to the journal since the start.",
@@ -385,11 +396,13 @@ _BOOKIES = {
     "bookie_failures_total": "Lost connections, time-outs and refusals of the bookie.",
 }
 _OWN = {
+    "wire_core_info": "Implementation of the frame decoder (compiled or python) and of CRC32C; always 1.",
     "ready": "1 while GET /ready answers ok: started, not stopping, with descriptors and disk space.",
     "tls_certificate_expiry_timestamp_seconds": "Time at which the certificate of the TLS listeners expires, in s since 1970.",
     "connections_limit": "Connections of clients that file descriptors allow (fileDescriptorsReserve).",
     "connections_refused_total": "Connections of clients closed at once because of pybroker_connections_limit.",
     "client_refusals_total": "Refused commands of clients of the binary protocol, by command and cause.",
+    "refused_accesses_total": "Requests refused for wrong credentials or a missing permission, by interface and cause.",
     "displaced_connections_total": "Connections closed in favour of others before they had sent CONNECT.",
     "cache_hit_entries_total": "Entries that reads found in the cache.",
     "cache_missed_reads_total": "Reads that found nothing in the cache.",
@@ -435,6 +448,7 @@ HELP: dict[str, str] = {
     **_prefixed("pybroker_txn_", _OWN_TXN),
     **_prefixed("pybroker_memory_", _OWN_MEMORY),
     **_prefixed("pybroker_http_", _OWN_HTTP),
+    **_prefixed("pybroker_websocket_", _OWN_WEBSOCKET),
     **_prefixed("pybroker_store_", _OWN_STORE),
     **_prefixed("pulsar_managedLedger_client_bookkeeper_client_", _CLIENT),
     **_prefixed("pybroker_", _BOOKIES),

@@ -42,7 +42,7 @@ class MetricsPage:
             yield ""
         yield from self._broker_lines.lines(reading)
         for name, value in self._http().items():
-            yield from self._samples.gauge(f"pybroker_http_{name}", value)
+            yield from self._samples.gauge(f"pybroker_{name}", value)
         yield from schema_lines(self._samples, self._broker.broker_context.schemas.counters)
         yield from transaction_lines(self._samples, self._broker.transactions.running())
         yield from ledger_lines(self._samples, reading.ledgers, config.stats_update_frequency_in_secs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pybroker.admin.stats.bundle_load import BundleLoad
-from pybroker.cluster.load_balance.load_report import BundleFigures, LoadReport, ResourceUsage
+from pybroker.cluster.load_balance.load_report import LoadReport, ResourceUsage
 from pybroker.cluster.membership.registration import Registration, local_broker_data, own_broker
 from pybroker.version import __version__
 
@@ -28,7 +28,7 @@ def measured_report(rates: RateSampler, loads: Mapping[str, BundleLoad]) -> Load
         _usage(resources.direct_memory),
         _usage(resources.bandwidth_in),
         _usage(resources.bandwidth_out),
-        {name: _figures(load) for name, load in loads.items()},
+        {name: load.figures for name, load in loads.items()},
         resources.sampled_wall_ms,
     )
 
@@ -56,15 +56,3 @@ def load_report(broker: BrokerService, rates: RateSampler, loads: Mapping[str, B
 
 def _usage(usage: Usage) -> ResourceUsage:
     return ResourceUsage(usage.usage, usage.limit)
-
-
-def _figures(load: BundleLoad) -> BundleFigures:
-    return BundleFigures(
-        load.message_rate_in,
-        load.byte_rate_in,
-        load.message_rate_out,
-        load.byte_rate_out,
-        load.consumer_count,
-        load.producer_count,
-        load.topic_count,
-    )

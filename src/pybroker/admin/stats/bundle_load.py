@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from pybroker.cluster.bundles import bundles_of, find_bundle
+from pybroker.cluster.load_balance.load_report import BundleFigures
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -36,6 +37,18 @@ class BundleLoad:
             self.consumer_count += len(subscription.consumers)
             self.message_rate_out += outgoing.messages_out.per_second
             self.byte_rate_out += outgoing.bytes_out.per_second
+
+    @property
+    def figures(self) -> BundleFigures:
+        return BundleFigures(
+            self.message_rate_in,
+            self.byte_rate_in,
+            self.message_rate_out,
+            self.byte_rate_out,
+            self.consumer_count,
+            self.producer_count,
+            self.topic_count,
+        )
 
 
 def bundle_of(broker: BrokerService, topic: TopicBase) -> str:

@@ -7,9 +7,10 @@ Except for batch reads, it is matched by operation, ledger and entry.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pybroker.bookkeeper.errors import InvalidAnswer
+from pybroker.wire.core import COMPILED, Core
 
 ADD, READ, BATCH_READ = 1, 2, 7
 FENCE, RECOVERY_ADD, HIGH_PRIORITY = 1, 2, 4
@@ -31,6 +32,10 @@ _REQUEST_ID = struct.Struct(">q")
 ANSWER_SIZE = _ANSWER.size
 _FRAMED_ANSWER_SIZE = 4 + ANSWER_SIZE
 _ADD_ANSWER_WORD, _READ_ANSWER_WORD = _VERSION | ADD << 16, _VERSION | READ << 16
+
+
+AnswerFields: TypeAlias = tuple[int, int, int, int, int, bytes]
+"""An `Answer`, or a plain tuple of its fields."""
 
 
 class Answer(NamedTuple):
@@ -92,15 +97,16 @@ def batch_entries(body: bytes) -> list[bytes]:
 class AnswerReader:
     """Splits the bytes of a connection into responses. After InvalidAnswer the connection must be closed."""
 
-    __slots__ = ("_max_frame_bytes", "_missing_bytes", "_parts", "_rest")
+    __slots__ = ("_core", "_max_frame_bytes", "_missing_bytes", "_parts", "_rest")
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, compiled: Core | None = COMPILED) -> None:
+        self._core = compiled
         self._max_frame_bytes = max_frame_bytes
         self._rest = b""
         self._parts: list[bytes] = []
         self._missing_bytes = 0
 
-    def feed(self, data: bytes) -> list[Answer]:
+    def feed(self, data: bytes) -> list[AnswerFields]:
         """Add received bytes, and return the responses that are complete now. Raises InvalidAnswer."""
         if self._missing_bytes > 0:  # a large frame: joined once, when it is complete
             self._parts.append(data)
@@ -111,8 +117,10 @@ class AnswerReader:
             self._parts.clear()
         elif self._rest:
             data = self._rest + data
-        answers: list[Answer] = []
         at, end = 0, len(data)
+        answers: list[AnswerFields] = []
+        if self._core is not None:
+            at, answers = self._core.scan_ledger_answers(data, self._max_frame_bytes)
         while end - at >= _FRAMED_ANSWER_SIZE:
             size, word, code, ledger_id, entry_id = _unpack_framed_answer(data, at)
             if size == ANSWER_SIZE and word == _ADD_ANSWER_WORD:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeAlias
 
-from pybroker.bookkeeper_store.document_compression import plain
-from pybroker.bookkeeper_store.managed_ledger_documents import decode_extras
+from pybroker.bookkeeper_store.documents.document_compression import plain
+from pybroker.bookkeeper_store.documents.managed_ledger_documents import decode_extras
 from pybroker.bookkeeper_store.pulsar_records import EXTRAS_ROOT
 from pybroker.errors import ProtocolViolation, StoreError
 from pybroker.managed_ledger.orphaned_ledgers import ledger_ids_in

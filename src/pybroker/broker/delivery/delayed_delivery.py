@@ -26,7 +26,7 @@ from pybroker.dispatch.delayed.delayed_entries import (
 )
 from pybroker.errors import TooManyRequests
 from pybroker.model.position import Position
-from pybroker.wire.entry_metadata import deliver_at_ms
+from pybroker.wire import entry_columns
 
 if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
@@ -130,9 +130,9 @@ class DelayedDelivery(Stage):
         times = self._times
         if times is None or not self.serves_several or (plan.scan is not None and not self._has_changed):
             return entries
-        due_times_ms: Sequence[int] = [
-            0 if plan.scan is not None else deliver_at_ms(payload) for payload in entries.payloads
-        ]
+        due_times_ms: Sequence[int] = (
+            entry_columns.deliver_at_times_ms(entries.payloads) if plan.scan is None else [0] * len(entries.payloads)
+        )
         if self._has_changed:
             due_times_ms = self._changed.applied(entries.ledger_id, entries.entry_ids, due_times_ms)
         if not any(due_times_ms):

@@ -8,10 +8,9 @@ from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.broker.entry_filters import EntryFilter, FilteredEntry, Verdict
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
 from pybroker.runtime import logs
-from pybroker.wire.entry_metadata import sticky_key
+from pybroker.wire import entry_columns
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
@@ -135,8 +134,7 @@ class FilterChain(FilterJury, Stage):
     def _look_again(self, dispatcher: Dispatcher, plan: ReadPlan, entries: AssignInput) -> None:
         positions = [Position(entries.ledger_id, entry_id) for entry_id in entries.entry_ids]
         later = ReadPlan(len(positions), plan.max_bytes, positions, plan.epoch)
-        needs_hashes = dispatcher.needs_key_hashes
-        key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads] if needs_hashes else []
+        key_hashes = entry_columns.key_hashes(entries.payloads) if dispatcher.needs_key_hashes else []
 
         self.deferred_entries += len(positions)
         self.deferred_first = positions[0]

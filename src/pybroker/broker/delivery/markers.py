@@ -10,7 +10,7 @@ from pybroker.broker.delivery.entry_kinds import EntryKinds
 from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
 from pybroker.managed_ledger.max_read_position import ReadLimit
-from pybroker.wire.entry_metadata import is_marker
+from pybroker.wire import entry_columns
 
 
 class Markers(Stage):
@@ -31,7 +31,7 @@ class Markers(Stage):
                 return entries
         if not self._kinds.may_hold_markers(entries.ledger_id, entries.entry_ids[0]):
             return entries
-        are_markers = [is_marker(payload) for payload in entries.payloads]
+        are_markers = entry_columns.markers(entries.payloads)
         if not any(are_markers):
             return entries
         ids = [entry_id for entry_id, is_one in zip(entries.entry_ids, are_markers, strict=True) if is_one]

@@ -13,9 +13,8 @@ from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.dispatch.non_persistent_dispatcher import NonPersistentDispatcher
 from pybroker.errors import ConsumerBusy, NotAllowedError
 from pybroker.model.events import Ack, SendRun
-from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
-from pybroker.wire.entry_metadata import sticky_key
+from pybroker.wire import entry_columns
 
 if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
@@ -110,7 +109,7 @@ class NonPersistentSubscription(SubscriptionBase):
             payloads, message_counts = self._filters.accepted(payloads, message_counts)
             if not payloads:
                 return
-        hashes = [key_hash(sticky_key(payload)) for payload in payloads] if dispatcher.needs_key_hashes else None
+        hashes = entry_columns.key_hashes(payloads) if dispatcher.needs_key_hashes else None
         dropped_before = dispatcher.dropped_messages
         for delivery in dispatcher.assign(payloads, message_counts, hashes):
             consumer = delivery.consumer.peer

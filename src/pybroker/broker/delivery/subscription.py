@@ -34,10 +34,9 @@ from pybroker.dispatch.views import ChunkOrderView, IndividualView, InOrderView,
 from pybroker.errors import BrokerError, ConsumerBusy, DamagedEntries, StoreError
 from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
-from pybroker.model.hashing import key_hash
 from pybroker.model.position import Position
 from pybroker.runtime import logs
-from pybroker.wire.entry_metadata import chunk_of, sticky_key
+from pybroker.wire import entry_columns
 
 if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
@@ -541,9 +540,9 @@ class Subscription(SubscriptionBase, Pumped):
 
     def _add_columns(self, dispatcher: Dispatcher, entries: AssignInput) -> None:
         if dispatcher.needs_key_hashes:
-            entries.key_hashes = [key_hash(sticky_key(payload)) for payload in entries.payloads]
+            entries.key_hashes = entry_columns.key_hashes(entries.payloads)
         if dispatcher.keeps_chunks_together and self.kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
-            chunks = [chunk_of(payload) for payload in entries.payloads]
+            chunks = entry_columns.chunks(entries.payloads)
             if any(chunks):
                 entries.chunks = chunks
 

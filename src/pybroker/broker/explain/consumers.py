@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from pybroker.broker.explain import actions
-from pybroker.broker.explain.steps import LISTED, PIECE, counted, duration, for_long, names, wall_ms
+from pybroker.broker.explain.steps import LISTED, PIECE, client_address, counted, duration, for_long, names, wall_ms
 from pybroker.broker.explain.topics import throttled_client
 from pybroker.broker.snapshots.subscription_snapshot import consumer_snapshot
 from pybroker.dispatch.blocked_reasons import BlockedReason
@@ -35,7 +35,11 @@ def consumer_of(state: ConsumerState) -> Consumer:
 
 def reference(consumer: Consumer) -> dict[str, Any]:
     """Return JSON that identifies the consumer: name, id and address."""
-    return {"name": consumer.name, "id": consumer.consumer_id, "address": consumer.peer.address}
+    return {
+        "name": consumer.name,
+        "id": consumer.consumer_id,
+        "address": client_address(consumer.peer.address, consumer.properties),
+    }
 
 
 def described(consumer: Consumer) -> dict[str, Any]:

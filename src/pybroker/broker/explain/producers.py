@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from pybroker.broker.explain import actions
-from pybroker.broker.explain.steps import LISTED, counted, for_long, wall_ms
+from pybroker.broker.explain.steps import LISTED, client_address, counted, for_long, wall_ms
 from pybroker.broker.explain.topics import REFUSED_LATELY_MS, explain_topic, shown_refusal, terminated, throttled_client
 from pybroker.errors import (
     AuthorizationError,
@@ -85,7 +85,7 @@ def producer_subject(topic: TopicBase, name: str) -> dict[str, Any]:
 def _who(producer: Producer) -> dict[str, Any]:
     return {
         "producerId": producer.producer_id,
-        "address": producer.peer.address,
+        "address": client_address(producer.peer.address, producer.properties),
         "connectedSince": producer.connected_since_ms,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pybroker.model.findings import Finding
@@ -15,6 +15,9 @@ Steps = Generator[None, None, list[Finding]]
 
 LISTED = 10
 """Maximum length of a list in a finding, which also gives the number of omitted elements."""
+WEBSOCKET_CLIENT = "webSocketClient"
+"""Property of a producer or consumer of a WebSocket session: the address of the session's client."""
+MAX_ADDRESS_LENGTH = 60
 PIECE = 200
 """Number of objects that are processed between two pauses."""
 
@@ -59,3 +62,11 @@ NAME_LENGTH = 60
 
 def cut(text: str) -> str:
     return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"
+
+
+def client_address(address: str, properties: Mapping[str, str]) -> str:
+    """Return the address of a producer's or consumer's client. `address` is that of its connection, which the broker
+    itself opened for a WebSocket session.
+    """
+    client = properties.get(WEBSOCKET_CLIENT)
+    return address if client is None else f"{address} for WebSocket {client[:MAX_ADDRESS_LENGTH]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pybroker.broker.explain.subscriptions import explain_subscription
@@ -62,10 +62,3 @@ def _is_at_rest(subscription: Subscription) -> bool:
     may deliver acknowledged messages.
     """
     return not subscription.backlog_entries and subscription.reads.compacted is None
-
-
-def worst_first(found: Iterable[StuckTopic]) -> list[StuckTopic]:
-    """Sort blocked topics first, then by backlog, then by duration of the stall."""
-    return sorted(
-        found, key=lambda each: (not each.is_blocked, -each.backlog_entries, each.finding.since_ms or 0, each.topic)
-    )

@@ -1,8 +1,8 @@
 """Loading of persistent topics. Concurrent requests share one load per topic; a queue limits concurrent loads.
 
-At most `maxConcurrentTopicLoadRequest` topics are loaded concurrently for clients; topics that the broker itself needs
-are loaded immediately. A load never waits for an operation on a partitioned topic or namespace, because these wait for
-loads; it fails with TopicChanging, and the request retries.
+At most `maxConcurrentTopicLoadRequest` topics are loaded concurrently for clients; system topics, and topics that the
+broker itself needs, are loaded immediately. A load never waits for an operation on a partitioned topic or namespace,
+because these operations wait for loads; the load fails with TopicChanging, and the request retries.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pybroker.broker.transactions import transaction_recovery
 from pybroker.errors import ServiceNotReady, StoreError, TopicChanging, TopicNotFound
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.metadata import metadata_paths
+from pybroker.model.system_topics import is_system_topic
 from pybroker.runtime import logs
 from pybroker.waiting.keyed_lock import KeyedLock
 
@@ -128,7 +129,8 @@ class TopicLoading:
                 since_ms = self._runtime.clock.wall_ms()
                 load = self._loads[key] = self._queue[key] = _Load(name, may_create, loaded, since_ms)
                 self._begin_next()
-            if not in_turn and not load.has_begun:
+            # System topics do not wait: the loads that have begun may need them, such as `__change_events` for policies.
+            if (not in_turn or is_system_topic(name)) and not load.has_begun:
                 self._begin(load)
             load.waiters += 1
             try:

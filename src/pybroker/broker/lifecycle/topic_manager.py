@@ -13,6 +13,7 @@ from pybroker.broker.lifecycle.non_persistent_topics import NonPersistentTopics
 from pybroker.broker.lifecycle.topic_loading import LoadUnderWay, TopicLoading
 from pybroker.errors import AdminError, NotAllowedError, ServiceNotReady, TopicNotFound
 from pybroker.metadata import metadata_paths
+from pybroker.model.system_topics import is_system_topic
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Topics:
             return topic
         if not name.is_persistent:
             raise NotAllowedError(f"The operation is not possible on the non-persistent topic {name}")
-        if not self._broker_context.runtime.config.enable_persistent_topics:
+        # System topics are exempt: with ledgers on BookKeeper, a topic's policies are in `__change_events`.
+        if not self._broker_context.runtime.config.enable_persistent_topics and not is_system_topic(name):
             raise NotAllowedError("Broker is unable to load persistent topic (enablePersistentTopics)")
 
         async def load() -> Topic:

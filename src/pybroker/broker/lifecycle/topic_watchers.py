@@ -65,8 +65,11 @@ class TopicWatchers(TopicListener):
             self._changed.pop(watched, None)
         self._count(watched)
 
-    def close_revoked(self, namespace: NamespaceName | None) -> None:
-        for each in list(self._lists) if namespace is None else [namespace]:
+    def close_revoked(self, scope: NamespaceName | str | None) -> None:
+        """Close watchers whose role has lost its permission, in a namespace or a tenant; None: in all."""
+        for each in list(self._lists):
+            if scope not in (None, each, each.tenant):
+                continue
             for watched in list(self._lists.get(each, {}).values()):
                 for watcher in list(watched.watchers):
                     _close_if_right_revoked(watcher, self._broker_context.authorization)

@@ -48,6 +48,14 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
             self.system_topic_policies.namespace_changed(namespace)
         await self._apply(namespace)
 
+    async def tenant_changed(self, tenant: str) -> None:
+        self._topic_watchers.close_revoked(tenant)
+        for index, topic in enumerate(self._loaded.all()):
+            if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if topic.name.tenant == tenant and not topic.is_fenced:
+                topic.disconnect_revoked()
+
     def defaults_changed(self) -> None:
         self._broker_context.defaults_changed()
         self._broker_context.tasks.start(self._apply(None), "apply default policies")

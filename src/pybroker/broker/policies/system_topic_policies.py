@@ -32,7 +32,7 @@ from pybroker.client.consuming.message_consumer import MessageConsumer
 from pybroker.client.failures import ClientError, RequestTimedOut
 from pybroker.client.producing.entry_producer import EntryId, Producer, ProducerSettings, ProducerState, open_producer
 from pybroker.client.pulsar_client import PulsarClient
-from pybroker.errors import AdminError, BrokerError, StoreError
+from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import values_at
 from pybroker.metadata.stored_document import decoded_or_logged
@@ -79,8 +79,10 @@ class SystemTopicPolicies(TopicPoliciesStore):
         """Returns the broker's client of its cluster. Raises AccessRefused."""
         self._namespaces: dict[NamespaceName, _Namespace] = {}  # the longest unused first
         self._changing: KeyedLock[TopicName] = KeyedLock()
+        self._is_closed = False
 
     async def close(self) -> None:
+        self._is_closed = True
         while self._namespaces:
             await self._namespaces.popitem()[1].close()
 
@@ -132,13 +134,22 @@ class SystemTopicPolicies(TopicPoliciesStore):
     async def _read(self, topic: TopicName) -> _Namespace | None:
         if system_topics.is_system_topic(topic) or not self._exists(topic.namespace):
             return None
+        self._require_open(topic)
         namespace = self._namespaces.pop(topic.namespace, None)
         if namespace is None:
             await self._forget_unused()
             namespace = self._namespaces.pop(topic.namespace, None) or _Namespace(topic.namespace, self)
         self._namespaces[topic.namespace] = namespace
         await namespace.is_read.wait()
+        self._require_open(topic)
         return namespace
+
+    def _require_open(self, topic: TopicName) -> None:
+        """Refuse to read policies while the broker stops. A new reader would wait for a broker that does not answer."""
+        if self._is_closed:
+            raise ServiceNotReady(
+                f"the policies of {topic} cannot be read: the broker is stopping. Look the topic up again"
+            )
 
     async def _forget_unused(self) -> None:
         if len(self._namespaces) < MAX_NAMESPACES:

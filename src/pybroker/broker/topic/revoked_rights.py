@@ -1,7 +1,7 @@
 """Disconnection of clients whose permission was revoked.
 
-After a change of namespace policies, producers, consumers and topic list watchers without permission are closed.
-Changes of a tenant's administrators take effect only at the next request.
+After a change of namespace policies, of a tenant's administrators, or of `superUserRoles`, producers, consumers and topic
+list watchers without permission are closed.
 """
 
 from __future__ import annotations

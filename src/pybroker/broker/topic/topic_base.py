@@ -88,6 +88,10 @@ class TopicBase(ABC):
                 producer.close_from_broker()
         for subscription in self.subscriptions.values():
             subscription.filters_changed()
+        self.disconnect_revoked()
+
+    def disconnect_revoked(self) -> None:
+        """Disconnect producers and consumers whose role has lost its permission."""
         disconnect_revoked(
             self.name, self.producer_registry, self.subscriptions.values(), self.broker_context.authorization
         )

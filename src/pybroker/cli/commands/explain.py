@@ -20,7 +20,7 @@ from pybroker.cli.which_broker import SameBroker, add_broker_options, broker_of,
 from pybroker.model.names import TopicName
 
 EXAMPLES = """
-pybroker explain                                 all stuck topics of this broker, worst first
+pybroker explain                                 all stuck topics of the broker or cluster, worst first
 pybroker explain orders                          the topic, and all its subscriptions in short
 pybroker explain orders billing                  one subscription
 pybroker explain orders billing --key customer-7
@@ -42,7 +42,11 @@ MAX_PAGE = 500
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     parser.add_argument(
-        "topic", nargs="?", type=topic, metavar="TOPIC", help="without a topic: all stuck topics of the broker"
+        "topic",
+        nargs="?",
+        type=topic,
+        metavar="TOPIC",
+        help="without a topic: all stuck topics of the broker or cluster",
     )
     parser.add_argument(
         "subscription", nargs="?", metavar="SUBSCRIPTION", help="without one: the topic and all its subscriptions"
@@ -139,8 +143,8 @@ def _write(output: Output, lines: Sequence[Line]) -> None:
 
 
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:
-    """Return all pages of the broker's stuck topics as one document. Raises NotThere if the broker does not have this
-    call.
+    """Return all pages of the stuck topics of the broker, or of its cluster, as one document. Raises NotThere if the
+    broker does not have this call.
     """
     found: list[Document] = []
     while True:

@@ -15,13 +15,16 @@ MAX_PERMITS = 20_000
 class FlowWindow:
     """The permits of one consumer. Pure.
 
-    Invariant: at most `MAX_PERMITS` permits are outstanding. Received messages may exceed them by one batch, because
+    Invariant: at most `max_permits` permits are outstanding. Received messages may exceed them by one batch, because
     brokers send whole entries.
     """
 
-    def __init__(self, window_bytes: int) -> None:
+    def __init__(
+        self, window_bytes: int, *, first_permits: int = FIRST_PERMITS, max_permits: int = MAX_PERMITS
+    ) -> None:
         self._window_bytes = window_bytes
-        self._target = FIRST_PERMITS
+        self._max_permits = max_permits
+        self._target = min(first_permits, max_permits)
         self._outstanding = 0
         self._mean_bytes = 0.0
 
@@ -31,13 +34,19 @@ class FlowWindow:
         for entry in entries:
             messages += messages_of(entry.data)
             size_bytes += len(entry.data)
+        self.consumed_messages(messages, size_bytes)
+
+    def consumed_messages(self, messages: int, size_bytes: int) -> None:
         if not messages:
             return
         self._outstanding -= messages  # negative if a batch exceeded the permits; the next ones compensate
+        if not size_bytes:
+            return  # messages that were skipped do not change the estimate
         mean_bytes = size_bytes / messages
         # Adapt at once to larger messages, which cost memory, and slowly to smaller ones, which only cost a round trip.
         self._mean_bytes = mean_bytes if mean_bytes > self._mean_bytes else (3 * self._mean_bytes + mean_bytes) / 4
-        self._target = int(min(max(self._window_bytes / max(self._mean_bytes, 1), 1), MAX_PERMITS, 4 * self._target))
+        fitting = max(self._window_bytes / max(self._mean_bytes, 1), 1)
+        self._target = int(min(fitting, self._max_permits, 4 * self._target))
 
     def due(self) -> int:
         """Return the number of permits to send now; 0 while more than half of the previous permits are outstanding."""

@@ -35,24 +35,34 @@ class MessageConsumer(Receiver, ClientPart):
         client.parts[self] = None
 
     async def attach(self, topics: Iterable[TopicName]) -> None:
-        try:
-            for topic in topics:
-                partitions = await self._client.partitions(topic, may_create=True)
-                _require_one(len(partitions), self._settings.start)
-                for partition in partitions:
-                    if str(partition) in self._partitions:
-                        continue  # listed twice
-                    consumer = PartitionConsumer(self._client, partition, self._settings, self)
-                    await consumer.attach()
-                    self._partitions[str(partition)] = consumer
-        except BaseException:
-            await self.close()
-            raise
+        """Read further topics and their partitions; those that it reads already are skipped.
+
+        After an error, the topics up to the failed one are attached.
+        """
+        for topic in topics:
+            partitions = await self._client.partitions(topic, may_create=True)
+            _require_one(len(partitions), self._settings.start)
+            for partition in partitions:
+                if str(partition) in self._partitions:
+                    continue
+                consumer = PartitionConsumer(self._client, partition, self._settings, self)
+                await consumer.attach()
+                self._partitions[str(partition)] = consumer
 
     @property
     def is_active(self) -> bool:
         """Whether the broker delivers messages of any partition to this consumer (Failover and Exclusive)."""
         return any(each.is_active for each in self._partitions.values())
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all topics are terminated and the broker has sent all their messages."""
+        return all(each.is_at_end for each in self._partitions.values())
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics and partitions that this consumer reads."""
+        return list(self._partitions)
 
     # --- receiving
 
@@ -81,7 +91,7 @@ class MessageConsumer(Receiver, ClientPart):
             failure = next((each.failure for each in self._partitions.values() if each.failure is not None), None)
             if failure is not None:
                 raise failure
-            if all(each.is_at_end for each in self._partitions.values()):
+            if self.is_at_end:
                 raise EndOfTopic(
                     f"subscription {self.subscription} has no more messages, because the topic is terminated"
                 )
@@ -221,5 +231,9 @@ def _require_one(partitions: int, message_id: MessageId | None) -> None:
 
 async def open_message_consumer(client: Client, topics: Sequence[TopicName], settings: Receiving) -> MessageConsumer:
     consumer = MessageConsumer(client, settings)
-    await consumer.attach(topics)
+    try:
+        await consumer.attach(topics)
+    except BaseException:
+        await consumer.close()
+        raise
     return consumer

@@ -17,6 +17,7 @@ from pybroker.client.client import Client, TopicSchema
 from pybroker.client.client_connection import Connection, ConnectionUser
 from pybroker.client.client_transactions import Transaction
 from pybroker.client.consuming.acknowledged import EntriesOfParts, PartlyAcknowledged, ack_set
+from pybroker.client.consuming.flow_window import FlowWindow, messages_of
 from pybroker.client.consuming.subscribing import subscribe_command
 from pybroker.client.consuming.unpacking import MAX_CHUNKED_MESSAGES, ChunkedMessages, EncryptedMessage, unpack
 from pybroker.client.failures import ClientError, ConnectionLost, may_attach_later
@@ -32,6 +33,10 @@ from pybroker.wire.replies import frame
 
 Command = pb.BaseCommand
 SubType = pb.CommandSubscribe.SubType
+MESSAGE_BYTES = 100
+"""Approximate size of a queued message without its content."""
+FIRST_PERMITS = 4
+"""Permits of a consumer with `queue_bytes` until it knows the size of a message."""
 _MASK_64 = (1 << 64) - 1
 
 
@@ -43,7 +48,11 @@ class Receiving:
     kind: pb.CommandSubscribe.SubType = SubType.Exclusive
     name: str = ""
     start: MessageId | None = None
-    """Start of a reader, inclusive. None: a durable subscription, which has its own cursor."""
+    """Start of a reader. None: a subscription with its own cursor."""
+    is_start_inclusive: bool = True
+    """Whether a reader receives the message `start` itself."""
+    is_durable: bool = True
+    """Whether the cursor of a subscription outlives its last consumer. A reader is never durable."""
     is_from_earliest: bool = False
     """Whether a new subscription starts at the first message instead of after the last."""
     read_compacted: bool = False
@@ -55,7 +64,15 @@ class Receiving:
     properties: dict[str, str] = field(default_factory=dict)
     queue_messages: int = 1000
     """Maximum number of messages requested or buffered, per partition."""
+    queue_bytes: int = 0
+    """Approximate limit of the bytes requested or buffered, per partition; at least one message is requested. 0: only
+    `queue_messages` is the limit.
+    """
     nack_delay_s: float = 60.0
+    takes_encrypted: bool = False
+    """Receive encrypted messages as they are. Otherwise `receive` raises EncryptedMessage for each."""
+    discards_encrypted: bool = False
+    """Acknowledge encrypted messages instead of raising EncryptedMessage."""
     keeps_batch_bits: bool = False
     """Acknowledge single messages of a batch, for brokers with `acknowledgmentAtBatchIndexLevelEnabled`. Otherwise an
     entry is acknowledged when all its messages are.
@@ -106,6 +123,7 @@ class PartitionConsumer(ConnectionUser):
         self._chunked = ChunkedMessages()
         self._entries_of_parts = EntriesOfParts()
         self._used_permits = 0
+        self._window: FlowWindow | None = None
         self._last_taken: MessageId | None = None
         self._from_ms = 0  # For a reader: the target of the last seek to a time, until the next message.
         self._is_before_time = False  # messages before that time are skipped
@@ -135,11 +153,19 @@ class PartitionConsumer(ConnectionUser):
         self._connection, self._consumer_id = connection, consumer_id
         self._used_permits = 0
         self._is_before_time = self._last_taken is None
-        self._flow(self._settings.queue_messages)
+        if self._settings.queue_bytes:
+            self._window = FlowWindow(
+                self._settings.queue_bytes, first_permits=FIRST_PERMITS, max_permits=self._settings.queue_messages
+            )
+            self._flow(self._window.due())
+        else:
+            self._flow(self._settings.queue_messages)
 
     def _subscribe_command(self, consumer_id: int) -> pb.BaseCommand:
         wanted = self._settings
-        start = None if wanted.start is None else self._last_taken or wanted.start
+        start = wanted.start
+        if start is not None or not wanted.is_durable:
+            start = self._last_taken or start  # the cursor of the previous connection is gone
         command = subscribe_command(
             self.topic,
             wanted.subscription,
@@ -150,6 +176,7 @@ class PartitionConsumer(ConnectionUser):
             read_compacted=wanted.read_compacted,
         )
         request = command.subscribe
+        request.durable = wanted.is_durable and wanted.start is None
         request.priority_level = wanted.priority_level
         if self._is_ordered:
             request.consumer_epoch = self._epoch
@@ -218,10 +245,19 @@ class PartitionConsumer(ConnectionUser):
         try:
             chunked = ChunkedMessages() if is_stale else self._chunked
             given_up_count = chunked.given_up_count
-            unpacked = unpack(entry, str(self.topic), self.topic.partition_index, chunked)
+            unpacked = unpack(
+                entry,
+                str(self.topic),
+                self.topic.partition_index,
+                chunked,
+                takes_encrypted=self._settings.takes_encrypted,
+            )
         except DamagedPayload as error:
             if is_stale:
                 self._use(1)
+                return
+            if isinstance(error, EncryptedMessage) and self._settings.discards_encrypted:
+                self._discard(entry)
                 return
             if not isinstance(error, EncryptedMessage):
                 logs.warning("client.message_damaged", topic=self.topic, reason=error)
@@ -240,12 +276,25 @@ class PartitionConsumer(ConnectionUser):
         if messages:
             self._owner.came(self, messages)
 
+    def _discard(self, entry: ReceivedEntry) -> None:
+        """Acknowledge an entry that the caller does not receive."""
+        if self._connection is not None:
+            command = Command(type=Command.ACK)
+            command.ack.consumer_id = self._consumer_id
+            command.ack.ack_type = pb.CommandAck.Individual
+            command.ack.validation_error = pb.CommandAck.DecryptionError
+            command.ack.message_id.add(ledgerId=entry.ledger_id, entryId=entry.entry_id)
+            self._connection.write(frame(command))
+        self._use(messages_of(entry.data))
+
     def _is_behind(self, message: Message) -> bool:
         """Whether the message is in front of the requested start, because the broker begins with a whole entry."""
         if self._settings.start is None:
             return False
         if self._last_taken is not None:
             return _place(message.id) <= _place(self._last_taken)
+        if not self._settings.is_start_inclusive and _is_up_to(message.id, self._settings.start):
+            return True
         self._is_before_time = self._is_before_time and message.publish_time_ms < self._from_ms
         return self._is_before_time
 
@@ -256,7 +305,7 @@ class PartitionConsumer(ConnectionUser):
             if self._settings.start is not None and not self._is_ack_due:
                 self._is_ack_due = True
                 asyncio.get_running_loop().call_soon(self._acknowledge_taken)
-        self._use(1)
+        self._use(1, size_of(item))
 
     def _acknowledge_taken(self) -> None:
         """Acknowledge the messages that a reader has received. The broker reports the end of a terminated topic only
@@ -272,7 +321,12 @@ class PartitionConsumer(ConnectionUser):
         self._put(command.ack, last, is_cumulative=True, in_transaction=False)
         self._connection.write(frame(command))
 
-    def _use(self, permits: int) -> None:
+    def _use(self, permits: int, size_bytes: int = 0) -> None:
+        if self._window is not None:
+            self._window.consumed_messages(permits, size_bytes)
+            if self._connection is not None and (due := self._window.due()) > 0:
+                self._flow(due)
+            return
         self._used_permits += permits
         if self._used_permits * 2 >= self._settings.queue_messages and self._connection is not None:
             used, self._used_permits = self._used_permits, 0
@@ -480,3 +534,18 @@ class PartitionConsumer(ConnectionUser):
 
 def _place(message_id: MessageId) -> tuple[int, int, int]:
     return message_id.ledger_id, message_id.entry_id, message_id.batch_index
+
+
+def _is_up_to(message_id: MessageId, start: MessageId) -> bool:
+    """Whether the message is `start` or an earlier one. A start without a batch index means the whole batch."""
+    if start.batch_index < 0:
+        return message_id[:2] <= start[:2]
+    return _place(message_id) <= _place(start)
+
+
+def size_of(item: Message | DamagedPayload) -> int:
+    """Return the approximate bytes of a queued message."""
+    if not isinstance(item, Message):
+        return 0
+    properties = sum(len(name) + len(text) for name, text in item.properties.items())
+    return len(item.value or b"") + len(item.key or "") + properties + MESSAGE_BYTES

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from pybroker.client.frames import ReceivedEntry
-from pybroker.client.message import Message, MessageId
+from pybroker.client.message import Encryption, EncryptionKey, Message, MessageId
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES
@@ -83,13 +83,17 @@ class Unpacked:
     chunk_entries: list[tuple[int, int]] = field(default_factory=list)
 
 
-def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages) -> Unpacked:
+def unpack(
+    entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages, *, takes_encrypted: bool = False
+) -> Unpacked:
     """Return the messages of an entry. Raises EncryptedMessage, and DamagedPayload for an entry that cannot be
     decoded.
     """
     try:
         metadata, payload = split_entry(entry.data)
         at = (entry.ledger_id, entry.entry_id)
+        if metadata.encryption_keys and takes_encrypted:
+            return _unpack_encrypted(entry, metadata, payload, topic, partition)
         if metadata.encryption_keys:
             raise EncryptedMessage(f"the message {at} of {topic} is encrypted, and this client has no private key")
         if metadata.num_chunks_from_msg > 1 and metadata.HasField("uuid"):
@@ -100,6 +104,28 @@ def unpack(entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMes
         return unpack_batch(entry, metadata, opened, topic, partition)
     except (ProtocolViolation, DecodeError) as error:
         raise DamagedPayload(f"an entry of {topic} does not contain a valid message: {error}") from error
+
+
+def _unpack_encrypted(
+    entry: ReceivedEntry, metadata: pb.MessageMetadata, payload: bytes, topic: str, partition: int
+) -> Unpacked:
+    """Return the entry as one message with its encrypted bytes, also if it is a batch or a chunk."""
+    count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None
+    keys = tuple(
+        EncryptionKey(key.key, key.value, {pair.key: pair.value for pair in key.metadata})
+        for key in metadata.encryption_keys
+    )
+    encryption = Encryption(
+        keys,
+        metadata.encryption_param,
+        metadata.encryption_algo if metadata.HasField("encryption_algo") else None,
+        metadata.compression,
+        metadata.uncompressed_size,
+        count,
+    )
+    message_id = MessageId(entry.ledger_id, entry.entry_id, partition)
+    message = _single(entry, metadata, bytes(payload), topic, message_id)
+    return Unpacked([message._replace(encryption=encryption)], max(1, count or 1))
 
 
 def _unpack_chunk(

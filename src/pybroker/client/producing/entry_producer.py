@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -78,6 +79,12 @@ class ProducerSettings:
     name: str = ""
     """Empty: the broker assigns a name. Deduplication remembers sequence ids by name."""
     access_mode: pb.ProducerAccessMode = pb.Shared
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The metadata of the producer in the statistics of the topic."""
+    is_encrypted: bool = False
+    """All messages are encrypted by the caller. Topics that require encryption accept only such producers."""
+    initial_subscription: str = ""
+    """A durable subscription that the broker creates with a new topic. Empty: none."""
     schema: TopicSchema | None = None
     max_pending_entries: int = MAX_PENDING_ENTRIES
     max_pending_bytes: int = MAX_PENDING_BYTES
@@ -131,6 +138,11 @@ class Producer(ConnectionUser, ClientPart):
     @property
     def state(self) -> ProducerState:
         return self._state
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that ended the producer; None while it works."""
+        return self._failure
 
     @property
     def pending_entries(self) -> int:
@@ -295,6 +307,11 @@ class Producer(ConnectionUser, ClientPart):
         producer.producer_access_mode = settings.access_mode
         if self.name:
             producer.producer_name = self.name
+        for name, text in settings.properties.items():
+            producer.metadata.add(key=name, value=text)
+        producer.encrypted = settings.is_encrypted
+        if settings.initial_subscription:
+            producer.initial_subscription_name = settings.initial_subscription
         if self._topic_epoch is not None:
             producer.topic_epoch = self._topic_epoch
         if settings.schema is not None:

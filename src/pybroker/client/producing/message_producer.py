@@ -7,6 +7,7 @@ of the producer sends them, so cancelling a caller does not affect the messages 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -39,6 +40,14 @@ class Publishing:
     name: str = ""
     """Empty: the broker assigns a name."""
     access_mode: pb.ProducerAccessMode = pb.Shared
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """The metadata of the producer in the statistics of the topic."""
+    is_encrypted: bool = False
+    """All messages are encrypted by the caller. Topics that require encryption accept only such producers."""
+    initial_subscription: str = ""
+    """A durable subscription that the broker creates with a new topic. Empty: none."""
+    initial_sequence_id: int | None = None
+    """The first message has the next sequence id. None: the last sequence id of the name, as the topic reports it."""
     schema: TopicSchema | None = None
     compression: pb.CompressionType = pb.NONE
     is_batching: bool = True
@@ -52,6 +61,8 @@ class Publishing:
     """Messages that are too large for the broker are sent in chunks instead of being refused."""
     hashes_by_murmur: bool = False
     """Murmur3 selects the partition of a key instead of Java's string hash, the default of the official clients."""
+    is_single_partition: bool = False
+    """Messages without a key go to one partition, chosen at random, instead of to all in turn."""
     max_pending_entries: int = MAX_PENDING_ENTRIES
     max_pending_bytes: int = MAX_PENDING_BYTES
     """Limit of unsent and unanswered bytes per partition. `submit` waits above it."""
@@ -85,7 +96,8 @@ class PartitionPublisher:
         self._open: dict[str | None, _Batch] = {}  # by key if batches are separated by key
         self._ready: deque[_Batch] = deque()
         self._queued_bytes = 0
-        self._next_sequence_id = producer.last_sequence_id + 1
+        last_sequence_id = settings.initial_sequence_id
+        self._next_sequence_id = (producer.last_sequence_id if last_sequence_id is None else last_sequence_id) + 1
         self._unanswered = 0
         self._is_sending = False
         self._is_closed = False
@@ -129,7 +141,8 @@ class PartitionPublisher:
         settings = self._settings
         size_bytes = message.size_bytes
         self._queued_bytes += size_bytes
-        if not settings.is_batching or message.deliver_at_ms or size_bytes > settings.max_batch_bytes:
+        is_special = message.deliver_at_ms or message.replicate_to or message.encryption is not None
+        if not settings.is_batching or is_special or size_bytes > settings.max_batch_bytes:
             self.close_batches()
             batch = _Batch(transaction, [message], [receipt], size_bytes, is_alone=True)
             self._ready.append(batch)
@@ -305,13 +318,18 @@ class MessageProducer(ClientPart):
         self._settings = settings
         self._partitions = partitions
         self._tasks = tasks
-        self._turn = 0
+        self._turn = random.randrange(len(partitions)) if settings.is_single_partition else 0
         self._client = client
         client.parts[self] = None
 
     @property
     def name(self) -> str:
         return self._partitions[0].producer.name
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that ended the producer of a partition; None while all work."""
+        return next((each.producer.failure for each in self._partitions if each.producer.failure is not None), None)
 
     @property
     def last_sequence_id(self) -> int:
@@ -356,7 +374,9 @@ class MessageProducer(ClientPart):
             hashed = key_hash if self._settings.hashes_by_murmur else java_string_hash
             index = (hashed(message.key.encode()) & 0x7FFF_FFFF) % len(self._partitions)
             return await self._partitions[index].submit(message, transaction)
-        if self._partitions[self._turn].is_full:  # round-robin, but in whole batches
+        if (
+            self._partitions[self._turn].is_full and not self._settings.is_single_partition
+        ):  # round-robin, but in whole batches
             self._turn = (self._turn + 1) % len(self._partitions)
         return await self._partitions[self._turn].submit(message, transaction)
 
@@ -388,6 +408,9 @@ async def open_message_producer(client: Client, topic: TopicName, settings: Publ
     attach = ProducerSettings(
         settings.name,
         settings.access_mode,
+        settings.properties,
+        settings.is_encrypted,
+        settings.initial_subscription,
         settings.schema,
         settings.max_pending_entries,
         settings.max_pending_bytes,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pybroker.client.message import OutgoingMessage
+from pybroker.client.message import Encryption, OutgoingMessage
 from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import compress
@@ -124,7 +124,24 @@ def _single(
     _describe(metadata, message)
     if message.deliver_at_ms:
         metadata.deliver_at_time = message.deliver_at_ms
+    metadata.replicate_to.extend(message.replicate_to)
+    if message.encryption is not None:
+        _describe_encryption(metadata, message.encryption)
+        return metadata, message.value or b""
     return metadata, _compressed(packing, metadata, message.value or b"")
+
+
+def _describe_encryption(metadata: pb.MessageMetadata, encryption: Encryption) -> None:
+    for key in encryption.keys:
+        described = metadata.encryption_keys.add(key=key.name, value=key.value)
+        for name, text in key.metadata.items():
+            described.metadata.add(key=name, value=text)
+    metadata.encryption_param = encryption.param
+    if encryption.algorithm is not None:
+        metadata.encryption_algo = encryption.algorithm
+    if encryption.compression:
+        metadata.compression = encryption.compression  # type: ignore[assignment]
+    metadata.uncompressed_size = encryption.uncompressed_bytes
 
 
 def _describe(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from pybroker.ledgers.ledger_store import AppendRun, EntryRun
+from pybroker.model.position import Position
 
 _COMPACT_AT = 4096
 _RUNS_AT_ONCE = 256
@@ -123,6 +124,10 @@ class EntryCache:
         payloads = _within(tail.payloads[index : index + max_entries], max_bytes)
         self.hits_total += len(payloads)
         return EntryRun(ledger_id, first_entry_id, payloads, tail.message_counts[index : index + len(payloads)])
+
+    def contains(self, position: Position) -> bool:
+        tail = self._tails.get(position.ledger_id)
+        return tail is not None and tail.start <= position.entry_id - tail.first_entry_id < len(tail.payloads)
 
     def drop_ledger(self, ledger_id: int) -> None:
         if self._tails.pop(ledger_id, None) is None:

@@ -156,7 +156,9 @@ def _open_session(connection: Connection, request: pb.CommandConnect, identity: 
 
 def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
     connection.runtime.stats.connections_failed += 1
-    connection.refused("CONNECT", type(error)(f"{error}{note}"))
+    logged = type(error)(f"{error}{note}")
+    logged.__cause__ = error.__cause__
+    connection.refused("CONNECT", logged)
     connection.send(replies.error(replies.NO_REQUEST_ID, error))
     connection.close(f"refused: {error}")
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pybroker.errors import BrokerError, NotAllowedError, TooManyRequests, TransactionNotFound
+from pybroker.errors import AuthorizationError, BrokerError, NotAllowedError, TooManyRequests, TransactionNotFound
 from pybroker.model.names import TopicName
 from pybroker.model.txn_id import TxnAction, TxnId
 from pybroker.server.handler import type_name
@@ -79,7 +79,7 @@ def _require_own(connection: Connection, transaction: Transaction) -> None:
     if not connection.broker.broker_context.authorization.may_use(transaction.owner, connection.principal):
         raise TransactionNotFound(
             f"Client ({connection.role}) is neither the owner of the transaction {transaction.id} nor a super user"
-        )
+        ) from AuthorizationError(f"role {transaction.owner!r} owns the transaction")
 
 
 def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
@@ -87,7 +87,7 @@ def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
     if not connection.broker.broker_context.authorization.may_all(connection.principal):
         raise TransactionNotFound(
             f"TC client ({connection.role}) is not a super user, and is not allowed to operate on transaction {txn_id}"
-        )
+        ) from AuthorizationError("only coordinators, which are superusers, end a transaction on a topic")
 
 
 def _action(request: pb.CommandEndTxn | pb.CommandEndTxnOnPartition | pb.CommandEndTxnOnSubscription) -> TxnAction:

@@ -45,12 +45,12 @@ class PositionMap:
         return Position(target, position.entry_id)
 
     def state(self, state: bytes) -> bytes:
-        """Convert the stored state of a cursor. Raises StoreError for pending transaction acks."""
+        """Convert the stored state of a cursor without pending transaction acks.
+
+        The result has no records of ended transactions. They refuse late acks of these transactions, which cannot
+        arrive in the target: its message ids differ. And the coordinators of the target can assign the same ids again.
+        """
         record = CursorRecord(state)
-        if record.held:
-            raise StoreError(
-                "the cursor has pending acknowledgements of a transaction: end the transaction, and copy again"
-            )
         holes = {self._exact[ledger_id]: holes for ledger_id, holes in record.holes.items() if ledger_id in self._exact}
         sets = {
             self.entry(position): bits

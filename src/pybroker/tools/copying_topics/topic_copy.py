@@ -123,7 +123,7 @@ class TopicCopy:
 
     async def _states(self, info: ManagedLedgerInfo, ledgers: LedgerList) -> dict[str, bytes]:
         """Return the complete states of the cursors. The cursor of transactions is reset: the broker restores its state
-        from the entries.
+        from the entries. Raises StoreError if a cursor has pending transaction acks.
         """
         states: dict[str, bytes] = {}
         for name, cursor in info.cursors.items():
@@ -132,7 +132,7 @@ class TopicCopy:
             snapshot, deltas = await self._source.cursors.load(cursor.id)
             state = CursorState.restore(ledgers, Position(*cursor.position), snapshot, deltas)
             states[name] = state.snapshot()
-            if CursorRecord(states[name]).held:
+            if state.held:
                 raise StoreError(
                     f"subscription {name} of {self._path} has pending acknowledgements of a transaction: start the broker, end the"
                     " transaction, and copy again"

@@ -8,7 +8,7 @@ from urllib.parse import unquote_plus
 
 from pybroker.bookkeeper import Entry, LedgerReader, LedgerState
 from pybroker.bookkeeper.errors import BookKeeperError, EntryUnavailable, InvalidMetadata, NoSuchEntry, NoSuchLedger
-from pybroker.bookkeeper_store.cursor_documents import (
+from pybroker.bookkeeper_store.documents.cursor_documents import (
     STATE_IN_DOCUMENT,
     decode_cursor_info,
     decode_position_info,
@@ -16,9 +16,9 @@ from pybroker.bookkeeper_store.cursor_documents import (
     state_of_document,
     state_of_entry,
 )
-from pybroker.bookkeeper_store.managed_ledger_documents import Extras, decode_extras, decode_pulsar_info
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
+from pybroker.bookkeeper_store.documents.managed_ledger_documents import Extras, decode_extras, decode_pulsar_info
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedCursorInfo
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
 from pybroker.bookkeeper_store.pulsar_records import EXTRAS_ROOT, document_path
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord

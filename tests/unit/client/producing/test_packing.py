@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pybroker.client.consuming import unpacking
 from pybroker.client.consuming.unpacking import ChunkedMessages, EncryptedMessage, unpack
 from pybroker.client.frames import ReceivedEntry
-from pybroker.client.message import Message, OutgoingMessage
+from pybroker.client.message import Encryption, EncryptionKey, Message, OutgoingMessage
 from pybroker.client.producing.packing import PackedEntry, Packing, pack_batch, pack_chunks, pack_one
 from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -27,6 +27,8 @@ messages = st.builds(
     st.dictionaries(texts, texts, max_size=2),
     st.integers(0, 1 << 50),
     st.just(0),
+    st.none(),
+    st.just(()),
     st.none(),
 )
 
@@ -62,6 +64,17 @@ def test_a_message_alone_is_no_batch(sent: OutgoingMessage, codec: pb.Compressio
     found = unpack(received(entry), TOPIC, -1, ChunkedMessages())
     assert [shown(message) for message in found.messages] == [shown(sent)]
     assert found.messages[0].id == (9, 3, -1, -1, 0, None)
+
+
+def test_encrypted_message_is_sent_and_received_as_it_is() -> None:
+    keys = (EncryptionKey("k", b"\x01", {"a": "b"}),)
+    encryption = Encryption(keys, b"iv", "AES", pb.LZ4, 100)
+    sent = OutgoingMessage(b"secret", "key", encryption=encryption)
+    entry = received(pack_one(Packing("p", pb.ZSTD), sent, 5, 77))
+    (message,) = unpack(entry, TOPIC, -1, ChunkedMessages(), takes_encrypted=True).messages
+    assert (message.value, message.key, message.encryption) == (b"secret", "key", encryption)
+    with pytest.raises(EncryptedMessage):
+        unpack(entry, TOPIC, -1, ChunkedMessages())
 
 
 @given(st.binary(min_size=1, max_size=300), codecs, st.integers(1, 50))

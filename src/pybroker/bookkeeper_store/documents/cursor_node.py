@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
-from pybroker.bookkeeper_store.cursor_documents import (
+from pybroker.bookkeeper_store.documents.cursor_documents import (
     STATE_IN_DOCUMENT,
     clear_state,
     put_state,
     state_of_document,
 )
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedCursorInfo, PositionInfo
 from pybroker.errors import StoreError
 from pybroker.managed_ledger.cursor_record import CursorRecord
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR, CompactedInfo, CursorInfo

@@ -14,8 +14,8 @@ from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
-from pybroker.bookkeeper_store.document_compression import plain
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import (
+from pybroker.bookkeeper_store.documents.document_compression import plain
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import (
     BatchedEntryDeletionIndexInfo,
     ManagedCursorInfo,
     MessageRange,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from base64 import b64encode
 
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedCursorInfo
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedCursorInfo
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
 from pybroker.managed_ledger.info.stored_documents import StoredCursor, StoredLedger, StoredManagedLedger
 from pybroker.model.position import Position
 

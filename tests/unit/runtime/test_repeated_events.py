@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybroker.server.repeated_events import MAX_KEYS, MAX_SUMMARIES, OTHER, ClientId, RepeatedEvents
+from pybroker.runtime.repeated_events import MAX_KEYS, MAX_SUMMARIES, OTHER, ClientId, RepeatedEvents
 
 CLIENT = ClientId("10.0.0.1", "shop")
 

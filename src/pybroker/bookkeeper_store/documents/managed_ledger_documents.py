@@ -16,9 +16,9 @@ from __future__ import annotations
 import msgspec
 from google.protobuf.message import DecodeError
 
-from pybroker.bookkeeper_store.cursor_node import COMPACTION_CURSOR
-from pybroker.bookkeeper_store.document_compression import plain
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
+from pybroker.bookkeeper_store.documents.cursor_node import COMPACTION_CURSOR
+from pybroker.bookkeeper_store.documents.document_compression import plain
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import ManagedLedgerInfo as PulsarInfo
 from pybroker.errors import StoreError
 from pybroker.ledgers.ledger_store import LedgerSummary
 from pybroker.managed_ledger.info.managed_ledger_info import (

@@ -12,7 +12,7 @@ from typing import cast
 
 from google.protobuf.message import DecodeError
 
-from pybroker.bookkeeper_store.ml_data_formats_pb2 import CompressionMetadata
+from pybroker.bookkeeper_store.documents.ml_data_formats_pb2 import CompressionMetadata
 from pybroker.errors import StoreError
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import DamagedPayload, decompress

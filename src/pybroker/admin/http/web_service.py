@@ -1,0 +1,23 @@
+"""A further service on the web port, beside the admin API."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from starlette.routing import Route
+
+
+class WebService(ABC):
+    """Routes and figures of one service."""
+
+    @abstractmethod
+    def routes(self) -> Sequence[Route]: ...
+
+    @abstractmethod
+    def figures(self) -> dict[str, int | float]:
+        """Return the values of the service for the metrics page, by the keys of the broker's metrics."""
+
+    @abstractmethod
+    async def close(self, deadline_s: float) -> None:
+        """Refuse new work, and end the present work within `deadline_s`. Idempotent."""

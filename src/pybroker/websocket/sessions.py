@@ -1,0 +1,173 @@
+"""Opens the WebSocket sessions of a broker, runs them, and closes them when the broker stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pybroker.broker.explain.steps import WEBSOCKET_CLIENT
+from pybroker.client.consuming.message_consumer import MessageConsumer
+from pybroker.client.producing.message_producer import open_message_producer
+from pybroker.errors import ServiceNotReady
+from pybroker.model.names import TopicName
+from pybroker.runtime import logs
+from pybroker.runtime.tasks import TaskOwner
+from pybroker.websocket.consumer_session import ConsumerSession, ReaderSession
+from pybroker.websocket.dead_letter_producer import DeadLetterProducer
+from pybroker.websocket.namespace_totals import NamespaceTotals
+from pybroker.websocket.producer_session import ProducerSession
+from pybroker.websocket.session_clients import SessionClients
+from pybroker.websocket.topic_pattern import PatternTopics
+from pybroker.websocket.websocket_connection import Timing, WebSocketConnection
+
+if TYPE_CHECKING:
+    from pybroker.broker.service import BrokerService
+    from pybroker.client.access import Access
+    from pybroker.client.client import Client
+    from pybroker.websocket.session import Session
+    from pybroker.websocket.session_parameters import ConsumerParameters, ProducerParameters
+
+_MS_PER_S = 1000
+CLOSE_STEP_S = 0.01
+
+
+class Sessions:
+    """All sessions of one broker. Invariant: each listed session has a task that runs it."""
+
+    def __init__(self, broker: BrokerService) -> None:
+        self._sessions: dict[Session, None] = {}
+        self.totals = NamespaceTotals()
+        self.clients = SessionClients(broker)
+        self.opened_total = 0
+        self.refused_total = 0
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._tasks = TaskOwner("websocket")
+        self._is_closing = False
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # --- opening -------------------------------------------------------------------------------------------------------
+
+    def connection(self, address: str) -> WebSocketConnection:
+        """Return a connection for a session that is being opened. Raises ServiceNotReady while the broker stops."""
+        if self._is_closing:
+            raise ServiceNotReady("the broker stops: open the session at another broker, or later")
+        config = self._runtime.config
+        timing = Timing(
+            max(0, config.web_socket_ping_duration_seconds),
+            config.web_socket_session_idle_timeout_millis / _MS_PER_S,
+        )
+        return WebSocketConnection(
+            address,
+            self._runtime.memory,
+            self._runtime.peer_clock,
+            config.web_socket_max_text_frame_size,
+            timing,
+            self._tasks,
+        )
+
+    async def open_producer(
+        self, connection: WebSocketConnection, access: Access, topic: TopicName, parameters: ProducerParameters
+    ) -> ProducerSession:
+        """Create the producer of a session. Raises ClientError, or the broker's refusal."""
+        client = self.clients.borrow(access)
+        try:
+            publishing = replace(parameters.publishing, properties={WEBSOCKET_CLIENT: connection.address})
+            producer = await open_message_producer(client, topic, publishing)
+        except BaseException:
+            await self.clients.give_back(client)
+            raise
+        session = ProducerSession(
+            self._runtime,
+            connection,
+            str(topic),
+            producer,
+            parameters.max_pending_messages,
+            parameters.encryption_keys,
+        )
+        self._start(session, client, None)
+        return session
+
+    async def open_consumer(
+        self,
+        connection: WebSocketConnection,
+        access: Access,
+        topics: Sequence[TopicName] | str,
+        parameters: ConsumerParameters,
+        may_consume: Callable[[TopicName], None],
+    ) -> ConsumerSession:
+        """Create the consumer or reader of a session. `topics`: names, or a pattern, whose topics `may_consume` checks.
+
+        Raises InvalidParameter, ClientError, or the broker's refusal.
+        """
+        client = self.clients.borrow(access)
+        properties = {WEBSOCKET_CLIENT: connection.address}
+        consumer = MessageConsumer(client, replace(parameters.receiving, properties=properties))
+        try:
+            pattern = None
+            if isinstance(topics, str):
+                pattern = PatternTopics(client, topics, may_consume)
+                await consumer.attach(await pattern.current())
+            else:
+                await consumer.attach(topics)
+        except BaseException:
+            await consumer.close()
+            await self.clients.give_back(client)
+            raise
+        letters = None
+        if parameters.dead_letters is not None:
+            letters = DeadLetterProducer(
+                client, TopicName.parse(parameters.dead_letters.topic), parameters.dead_letters
+            )
+        kind = ReaderSession if parameters.receiving.start is not None else ConsumerSession
+        shown = topics if isinstance(topics, str) else ",".join(str(topic) for topic in topics)
+        session = kind(self._runtime, connection, shown, consumer, parameters, letters, pattern)
+        self._start(session, client, letters)
+        return session
+
+    def _start(self, session: Session, client: Client, letters: DeadLetterProducer | None) -> None:
+        self.opened_total += 1
+        self._sessions[session] = None
+        self._tasks.start(self._run(session, client, letters), session.topic)
+        logs.info(
+            "websocket.session_opened", kind=session.kind, topic=session.topic, address=session.connection.address
+        )
+
+    async def _run(self, session: Session, client: Client, letters: DeadLetterProducer | None) -> None:
+        try:
+            await session.run()
+        finally:
+            del self._sessions[session]
+            self.totals.ended(session)
+            if letters is not None:
+                await letters.close()
+            await self.clients.give_back(client)
+
+    def abandon(self, session: Session) -> None:
+        """End a session whose client has left before the handshake was complete."""
+        session.connection.connection_lost()
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    async def close(self, deadline_s: float) -> None:
+        """Tell all clients that the broker stops, store the messages that they have sent, and close their producers and
+        consumers. Sessions that are not closed after `deadline_s` are aborted. Idempotent.
+        """
+        self._is_closing = True
+        for session in [*self._sessions]:
+            session.connection.shutdown()
+        try:
+            async with asyncio.timeout(deadline_s):
+                while self._sessions:  # noqa: ASYNC110
+                    await asyncio.sleep(CLOSE_STEP_S)
+        except TimeoutError:
+            logs.warning("websocket.sessions_aborted", sessions=len(self._sessions))
+        await self._tasks.close()
+        await self.clients.close()
