@@ -208,7 +208,9 @@ def test_rest_call_of_a_superuser_through_a_superuser_proxy(tmp_path: Any) -> No
         headers["X-Original-Principal"] = "admin"
         assert call(f"{broker.http_url}{PERMISSIONS}/bob", "POST", body=["produce"], headers=headers).status == 204
         deadline = time.monotonic() + 30  # the broker writes the audit log after the response
-        while " proxy_role=proxy path=/admin/v2/namespaces/public/default/permissions/bob" not in broker.log.read_text():
+        while (
+            " proxy_role=proxy path=/admin/v2/namespaces/public/default/permissions/bob" not in broker.log.read_text()
+        ):
             assert time.monotonic() < deadline, "the audit log does not contain both roles"
             time.sleep(0.02)
 
