@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import time
@@ -101,6 +102,20 @@ def test_rest_call_through_http_proxy_has_the_address_of_its_client(broker: Brok
     assert "address=203.0.113.20" in logged(broker, "rest.acted", path)
 
 
+def test_forwarded_address_of_a_trusted_proxy_counts_at_a_port_for_both_protocols(tmp_path: Path) -> None:
+    path = "/admin/v2/persistent/public/default/forwarded"
+    settings = {"webServiceTrustXForwardedFor": "true", "haProxyProtocolTrustedAddresses": "127.0.0.0/8"}
+    with BrokerProcess(tmp_path, {**settings, "bindAddress": "::"}).running_well() as broker:
+        assert call(http_url(broker) + path, "PUT", headers={"X-Forwarded-For": "203.0.113.20"}).status == 204
+        assert "address=203.0.113.20" in logged(broker, "rest.acted", path)
+
+
+def test_long_text_in_place_of_a_forwarded_address_is_cut(broker: BrokerProcess) -> None:
+    path = "/admin/v2/persistent/public/default/forwarded-text"
+    assert call(http_url(broker) + path, "PUT", headers={"X-Forwarded-For": "x" * 5000}).status == 204
+    assert f"address={'x' * 64} " in logged(broker, "rest.acted", path)
+
+
 def closes(broker: BrokerProcess, data: bytes, *, half_close: bool = False) -> bool:
     with socket.create_connection(("127.0.0.1", broker.ready["broker_port"]), timeout=30) as connection:
         connection.sendall(data)
@@ -145,6 +160,28 @@ def test_connections_that_wait_for_a_header_are_bounded_and_keep_no_client_out(t
         assert silent[0].recv(1) == b"", "displaced by a newer connection"
         for each in silent:
             each.close()
+
+
+@pytest.mark.parametrize("is_proxied", ["true", "false"])
+def test_connections_in_the_tls_handshake_are_bounded(tmp_path: Path, is_proxied: str) -> None:
+    settings = {
+        **tls_settings(CertificateAuthority(tmp_path)),
+        "haProxyProtocolEnabled": is_proxied,
+        "maxConnectionsBeforeConnect": "8",
+        "connectCommandTimeoutMs": "600000",
+    }
+    with BrokerProcess(tmp_path, settings).running_well() as broker:
+        address = ("127.0.0.1", broker.ready["broker_port_tls"])
+        with contextlib.ExitStack() as stack:
+            silent = []
+            for _ in range(9):
+                silent.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+                silent[-1].sendall(header_v1("203.0.113.7", 1) if is_proxied == "true" else b"\x16\x03")
+            try:
+                received = silent[0].recv(1)
+            except ConnectionResetError:
+                received = b""
+            assert received == b"", "displaced by the ninth connection"
 
 
 def test_lookup_at_a_further_address_returns_the_listener_of_that_address(tmp_path: Path) -> None:

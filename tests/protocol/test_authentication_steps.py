@@ -22,7 +22,7 @@ import asyncio
 import hashlib
 
 from pybroker.auth.authentication_provider import AuthenticationProvider, AuthenticationState, Challenge, Identity
-from pybroker.errors import AuthenticationError
+from pybroker.errors import AuthenticationError, NotAllowedError
 
 
 class Digest(AuthenticationProvider):
@@ -48,6 +48,8 @@ class Exchange(AuthenticationState):
     async def authenticate(self, data):
         if data == b"broken":
             raise ValueError("the secret is swordfish")
+        if data == b"banned":
+            raise NotAllowedError("the client is banned")
         if data == b"again":
             return Challenge(b"more")
         if data == b"slow":
@@ -152,6 +154,13 @@ def test_exception_of_a_provider_refuses_the_client_without_its_text(stepping: B
     with opened(stepping) as client:
         assert_refused(client, begin(client, b"broken"), "the authentication provider Digest failed")
     assert "authentication.provider_failed" in stepping.log.read_text()
+
+
+def test_other_error_of_a_provider_ends_the_connection(stepping: BrokerProcess) -> None:
+    with opened(stepping) as client:
+        reply = begin(client, b"banned")
+        assert (reply["type"], reply["error"], reply["message"]) == ("ERROR", "NotAllowedError", "the client is banned")
+        assert client.reply() == CLOSED
 
 
 def test_method_with_several_steps_is_refused_over_http(stepping: BrokerProcess) -> None:

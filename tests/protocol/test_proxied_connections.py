@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.support import credentials
@@ -126,6 +129,17 @@ def test_expired_credentials_of_the_proxy_end_the_connection(naming: BrokerProce
         assert client.reply() == CLOSED, "a proxy that forwards no credentials cannot renew them"
 
 
+def test_client_of_a_proxy_cannot_prolong_the_connection_with_its_own_credentials(naming: BrokerProcess) -> None:
+    with opened(naming) as client:
+        assert connect(client, "proxy", original_principal="alice")["type"] == "CONNECTED"
+        client.send(
+            Type.AUTH_RESPONSE, response=pb.AuthData(auth_method_name="token", auth_data=token("alice").encode())
+        )
+        reply = client.reply()
+        assert (reply["type"], reply["error"]) == ("ERROR", "AuthenticationError"), reply
+        assert client.reply() == CLOSED
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -191,6 +205,27 @@ def test_rest_call_of_a_superuser_through_a_superuser_proxy(tmp_path: Any) -> No
         for original, status in (("admin", 200), ("alice", 401)):
             headers = {"Authorization": f"Bearer {token('proxy')}", "X-Original-Principal": original}
             assert call(broker.http_url + "/admin/v2/tenants", headers=headers).status == status
+        headers["X-Original-Principal"] = "admin"
+        assert call(f"{broker.http_url}{PERMISSIONS}/bob", "POST", body=["produce"], headers=headers).status == 204
+        deadline = time.monotonic() + 30  # the broker writes the audit log after the response
+        while (
+            " proxy_role=proxy path=/admin/v2/namespaces/public/default/permissions/bob" not in broker.log.read_text()
+        ):
+            assert time.monotonic() < deadline, "the audit log does not contain both roles"
+            time.sleep(0.02)
+
+
+def test_rest_call_with_several_original_principals_is_refused(tmp_path: Any) -> None:
+    with broker_with(tmp_path, superUserRoles="admin,proxy").running_well() as broker:
+        address = urlsplit(broker.http_url)
+        with contextlib.closing(HTTPConnection(address.hostname or "", address.port, timeout=30)) as connection:
+            connection.putrequest("GET", "/admin/v2/tenants")
+            connection.putheader("Authorization", f"Bearer {token('proxy')}")
+            connection.putheader("X-Original-Principal", "admin")
+            connection.putheader("X-Original-Principal", "alice")
+            connection.endheaders()
+            response = connection.getresponse()
+            assert (response.status, b"several original principals" in response.read()) == (401, True)
 
 
 def test_without_authentication_a_named_principal_means_nothing(tmp_path: Any) -> None:

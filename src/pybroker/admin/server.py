@@ -63,7 +63,7 @@ from pybroker.admin.transactions import buffer_routes, coordinator_routes, pendi
 from pybroker.auth.server_tls import server_context
 from pybroker.errors import BrokerError, CannotListen, StoreError
 from pybroker.runtime import logs
-from pybroker.runtime.proxied_port import ProxiedPort, proxied_port
+from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, parse_networks, proxied_port
 from pybroker.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ class HttpServer:
         self._plain_port: Port | ProxiedPort | None = None
         self._tls_port: Port | ProxiedPort | None = None
         self._connections: Connections | None = None
+        self._waiting = WaitingConnections(config.max_connections_before_connect, self._room)
 
     @property
     def port(self) -> int | None:
@@ -205,12 +206,12 @@ class HttpServer:
         problems: list[str] = []
         if config.web_service_port is not None:
             try:
-                self._plain_port = self._bind_one(config.web_service_port)
+                self._plain_port = self._bind_one(config.web_service_port, is_tls=False)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port, "webServicePort", error).problems
         if config.web_service_port_tls is not None:
             try:
-                self._tls_port = self._bind_one(config.web_service_port_tls)
+                self._tls_port = self._bind_one(config.web_service_port_tls, is_tls=True)
             except OSError as error:
                 problems += CannotListen.on(address, config.web_service_port_tls, "webServicePortTls", error).problems
         if problems:
@@ -302,7 +303,7 @@ class HttpServer:
             lifespan="off",
             interface="asgi3",
             proxy_headers=self._config.web_service_trust_x_forwarded_for,
-            forwarded_allow_ips=list(self._config.ha_proxy_protocol_trusted_addresses) or "*",
+            forwarded_allow_ips=_trusted_proxies(self._config.ha_proxy_protocol_trusted_addresses),
             server_header=False,
             log_config=None,
             timeout_keep_alive=self._config.http_idle_timeout_ms / 1000,  # type: ignore[arg-type]
@@ -311,16 +312,33 @@ class HttpServer:
         config.load()
         await bound.serve(functools.partial(Reader, config, connections), tls_context, TLS_HANDSHAKE_TIMEOUT_S)
 
-    def _bind_one(self, number: int) -> Port | ProxiedPort:
+    def _bind_one(self, number: int, *, is_tls: bool) -> Port | ProxiedPort:
         config = self._config
         bound = self._runtime.network.bind(config.bind_address, number, config.http_server_accept_queue_size)
-        return proxied_port(bound, self._runtime) if config.web_service_ha_proxy_protocol_enabled else bound
+        reads_header = config.web_service_ha_proxy_protocol_enabled
+        if not reads_header and not is_tls:
+            return bound
+        return proxied_port(bound, self._runtime, self._waiting, reads_header=reads_header)
+
+    def _room(self) -> int:
+        """Return how many further connections the file descriptors allow."""
+        used = 0 if self._connections is None else len(self._connections.connections)
+        return self._broker.descriptors.max_http - used
 
     def _close_ports(self) -> None:
         for bound in (self._plain_port, self._tls_port):
             if bound is not None:
                 bound.close()
         self._plain_port = self._tls_port = None
+
+
+def _trusted_proxies(addresses: Sequence[str]) -> list[str] | str:
+    """Return the addresses whose header X-Forwarded-For uvicorn accepts. A port at `::` reports IPv4 clients by mapped
+    addresses, which uvicorn does not convert.
+    """
+    networks = parse_networks(addresses)
+    mapped = [f"::ffff:{each.network_address}/{96 + each.prefixlen}" for each in networks if each.version == 4]
+    return [*map(str, networks), *mapped] or "*"
 
 
 async def measure_health(broker: BrokerService, interval_s: float) -> None:

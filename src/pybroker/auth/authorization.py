@@ -83,8 +83,8 @@ class AuthorizationService:
         return owner is None or owner == client_role(principal) or self.may_all(principal)
 
     def holder(self, principal: Principal, nameless: str) -> Holder:
-        """Return the account for fair shares and queues: the role of the client, or `nameless` (such as the address)
-        without a role.
+        """Return the account for fair shares and queues: the client's role, or `nameless` (such as its address) if it has
+        none.
         """
         role = client_role(principal)
         if role is None:
@@ -118,14 +118,15 @@ class AuthorizationService:
     def with_original_principal(self, role: str | None, original: str, *, may_be_equal: bool = False) -> Principal:
         """Return the principal of a client whose role a proxy with `role` names, or `role` if it names none.
 
-        Raises AuthorizationError for an invalid combination, with Pulsar's text. See `refusal_of_roles`.
+        Raises AuthorizationError for an invalid combination, with Pulsar's text; see `refusal_of_roles`. Without
+        authorization, the name from a role that is no proxy role has no effect.
         """
         if self.enabled:
             refusal = refusal_of_roles(self._proxy_roles, role, original, may_be_equal=may_be_equal)
             if refusal:
                 named = f"role {role!r} named the original principal {original!r}"
                 raise AuthorizationError(f"Invalid roles. {refusal}") from AuthorizationError(named)
-        if role is None or not original.strip() or original == role:
+        if role is None or role not in self._proxy_roles or not original.strip() or original == role:
             return role
         return ProxiedRole(original, role)
 

@@ -61,7 +61,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def may_attach_later(error: Exception) -> bool:
-    """Return whether a producer or consumer may attach on a retry, when the broker notices the end of its previous
-    connection.
+    """Return whether a retry to create a producer or consumer can succeed after `error`: its previous connection has ended,
+    but the broker has not noticed this yet.
     """
     return may_pass(error) or isinstance(error, (RequestTimedOut, ProducerBusy, ConsumerBusy))

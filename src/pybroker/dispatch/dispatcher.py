@@ -309,17 +309,17 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
-        """Record acknowledged entries; unknown ids are ignored. Return True if dispatch can continue."""
+        """Record acknowledged entries; unknown ids are ignored. Return True if this may unblock dispatch."""
 
     @abstractmethod
     def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
         """Record that messages of a batch were acknowledged, also by open transactions. `unacked_messages`: the number
-        of its other messages. Return True if dispatch can continue.
+        of its other messages. Return True if this may unblock dispatch.
         """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:
         """Set the number of unacknowledged messages of each of these entries; 0 is allowed. The entries stay pending
-        acks of their consumer. Return True if dispatch can continue.
+        acks of their consumer. Return True if this may unblock dispatch.
         """
         can_move = False
         for entry_id in entry_ids:
@@ -357,7 +357,7 @@ class Dispatcher(ABC):
         return Redelivery(rewind=False, wake=False)
 
     def mark_delete_moved(self, first_unacked: Position) -> bool:
-        """Record that all entries before `first_unacked` are acknowledged. Return True if dispatch can continue."""
+        """Record that all entries before `first_unacked` are acknowledged. Return True if this may unblock dispatch."""
         return False
 
     @abstractmethod

@@ -98,7 +98,10 @@ class Code(Enum):
     BUNDLE_UNLOADING = (
         "bundle-unloading",
         "The topic's namespace bundle is being unloaded or transferred to another broker; clients reconnect afterwards.",
-        "Wait a few seconds. If the unload does not end, search the owner's log for the bundle, of which a topic cannot be closed.",
+        (
+            "Wait a few seconds. If the unload does not end, a topic of the bundle cannot be closed: search the "
+            "owner's log for the bundle."
+        ),
     )
     BUNDLE_WITHOUT_OWNER = (
         "bundle-without-owner",
@@ -333,7 +336,7 @@ class Code(Enum):
         ),
         (
             "Wait: delivery continues when the transaction coordinator has notified the topic. If this "
-            "lasts, show the coordinator and search the broker's log for transaction_log."
+            "lasts, list the coordinator's transactions, and search the broker's log for transaction_log."
         ),
     )
     TRANSACTION_OPEN = (
@@ -559,8 +562,8 @@ class Code(Enum):
         "expired",
         "The message expired and counts as acknowledged in the subscription.",
         (
-            "Raise the message TTL if messages must not expire (messageTTLInSeconds). To receive the "
-            "message again, seek the subscription to it."
+            "Raise the message TTL (messageTTLInSeconds) if messages must not expire. To receive the message "
+            "again, raise the TTL first, and then seek the subscription to it."
         ),
     )
     SKIPPED = (

@@ -1,4 +1,4 @@
-"""A port whose connections may come through a TCP load balancer that sends a PROXY header first."""
+"""A port that prepares its connections: the PROXY header of a TCP load balancer, and the TLS handshake."""
 
 from __future__ import annotations
 
@@ -44,24 +44,50 @@ def parse_networks(entries: Iterable[str]) -> Networks:
     return tuple(ipaddress.ip_network(entry.strip()) for entry in entries)
 
 
-def proxied_port(port: Port, runtime: Runtime) -> ProxiedPort:
+def proxied_port(port: Port, runtime: Runtime, waiting: WaitingConnections, *, reads_header: bool) -> ProxiedPort:
     """Return `port` with the limits and trusted addresses of the configuration."""
     config = runtime.config
     return ProxiedPort(
         port,
         parse_networks(config.ha_proxy_protocol_trusted_addresses),
-        max_waiting=config.max_connections_before_connect,
+        reads_header=reads_header,
+        waiting=waiting,
         header_timeout_s=config.connect_command_timeout_ms / 1000,
         stats=runtime.stats,
         clock=runtime.peer_clock,
     )
 
 
-class ProxiedPort:
-    """Serves a bound port. Each connection first waits for its header, or for other data, which means that it is direct.
+class WaitingConnections:
+    """The tasks of connections that wait for their header or TLS handshake, at all ports of one server.
 
-    Limits: `max_waiting` connections wait for a header, then a newer one displaces the oldest; each waits at most
-    `header_timeout_s`. A header from an address outside `trusted` ends the connection; empty: every address is trusted.
+    Above `limit` tasks (0: no limit), or above the result of `room`, a newer task displaces the oldest. `room` returns
+    the number of connections that the file descriptors allow in addition to those of the server.
+    """
+
+    def __init__(self, limit: int, room: Callable[[], int]) -> None:
+        self._slots: Slots[asyncio.Task[None]] = Slots(limit, 0)
+        self._room = room
+
+    def admit(self, task: asyncio.Task[None], peer: str) -> asyncio.Task[None] | None:
+        """Add `task`. Return the displaced task."""
+        displaced = self._slots.admit(task, peer).displaced
+        if displaced is None and len(self._slots) > max(1, self._room()):
+            displaced = self._slots.longest
+            assert displaced is not None
+            self._slots.leave(displaced)
+        return displaced
+
+    def leave(self, task: asyncio.Task[None]) -> None:
+        self._slots.leave(task)
+
+
+class ProxiedPort:
+    """Serves a bound port. With `reads_header`, each connection first waits for its header, or for other data, which
+    means that it is direct.
+
+    Limits: `waiting` bounds the connections that wait; each waits at most `header_timeout_s` for its header. A header
+    from an address outside `trusted` ends the connection; empty: every address is trusted.
     """
 
     def __init__(
@@ -69,17 +95,19 @@ class ProxiedPort:
         port: Port,
         trusted: Networks,
         *,
-        max_waiting: int,
+        reads_header: bool,
+        waiting: WaitingConnections,
         header_timeout_s: float,
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
         self._port = port
         self._trusted = trusted
+        self._reads_header = reads_header
         self._header_timeout_s = header_timeout_s
         self._stats = stats
         self._clock = clock
-        self._waiting: Slots[asyncio.Task[None]] = Slots(max_waiting, 0)
+        self._waiting = waiting
         self._tasks = TaskOwner("proxied-port")
         self._loop: asyncio.AbstractEventLoop | None = None
         """While the port accepts connections."""
@@ -137,16 +165,15 @@ class ProxiedPort:
         """Read the header, and give the connection to its protocol."""
         task = asyncio.current_task()
         assert task is not None
-        displaced = self._waiting.admit(task, peer).displaced
+        displaced = self._waiting.admit(task, peer)
         if displaced is not None:
             self._stats.connections_displaced += 1
             displaced.cancel()
         try:
-            try:
+            client = None
+            if self._reads_header:
                 async with asyncio.timeout(self._header_timeout_s):
                     client = await self._read_header(connection, peer)
-            finally:
-                self._waiting.leave(task)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: make_protocol(client),
                 connection,
@@ -161,6 +188,8 @@ class ProxiedPort:
         except BaseException:
             connection.close()
             raise
+        finally:
+            self._waiting.leave(task)
 
     async def _read_header(self, connection: socket.socket, peer: str) -> Address | None:
         """Read exactly the header, so that TLS or frames start with the next byte."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pybroker.errors import CannotListen
-from pybroker.runtime.proxied_port import ProxiedPort, proxied_port
+from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, proxied_port
 from pybroker.runtime.repeated_events import INTERVAL_S
 from pybroker.server.connection import Connection
 
@@ -35,6 +35,7 @@ class Listener:
         self.listener_ports: list[tuple[str, int]] = []
         """Listener name and port number of each entry of `bindAddresses`."""
         self._ports: list[tuple[Port | ProxiedPort, BindAddress, ssl.SSLContext | None]] = []
+        self._waiting = WaitingConnections(context.runtime.config.max_connections_before_connect, context.room)
 
     def bind(self, addresses: Iterable[BindAddress], tls: ssl.SSLContext | None) -> None:
         """Bind the ports without accepting connections. Raises CannotListen, whose text contains every port that could
@@ -61,7 +62,10 @@ class Listener:
     def _bind_one(self, address: BindAddress, tls: ssl.SSLContext | None) -> int:
         runtime = self.context.runtime
         bound = runtime.network.bind(address.host, address.port, runtime.config.broker_service_accept_queue_size)
-        port = proxied_port(bound, runtime) if runtime.config.ha_proxy_protocol_enabled else bound
+        port: Port | ProxiedPort = bound
+        if runtime.config.ha_proxy_protocol_enabled or tls is not None:
+            reads_header = runtime.config.ha_proxy_protocol_enabled
+            port = proxied_port(bound, runtime, self._waiting, reads_header=reads_header)
         self._ports.append((port, address, tls))
         return bound.number
 

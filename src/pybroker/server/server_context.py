@@ -77,6 +77,10 @@ class ServerContext:
 
     # --- connections -------------------------------------------------------------------------------------------------
 
+    def room(self) -> int:
+        """Return how many further connections the file descriptors allow."""
+        return self.broker.descriptors.max_clients - len(self.connections)
+
     def opened(self, connection: Connection) -> None:
         stats = self.runtime.stats
         stats.connections_created += 1
@@ -91,7 +95,7 @@ class ServerContext:
             connection.hold_for_stop()
         longest = self.unauthenticated.longest
         displaced = self.unauthenticated.admit(connection, connection.host).displaced
-        if displaced is None and len(self.connections) > self.broker.descriptors.max_clients:
+        if displaced is None and self.room() < 0:
             displaced = longest
             if displaced is None:
                 self._refuse(connection)

@@ -343,7 +343,7 @@ def decode_index(data: bytes, ledger_id: int, index_offset: int) -> tuple[Ledger
         raise LayoutError("the index of the ledger file has a wrong checksum")
     magic, _, _, found_id, entries, messages, size, points, columns_flag = _INDEX.unpack_from(body)
     if magic != _INDEX_MAGIC or found_id != ledger_id:
-        raise LayoutError(f"the index of the ledger file is not of ledger {ledger_id}")
+        raise LayoutError(f"the file of ledger {ledger_id} contains the index of another ledger: files were exchanged")
     names = _INDEX_COLUMNS if columns_flag & COLUMN_PUBLISH_TIMES else _INDEX_COLUMNS[:-1]
     if len(body) != _INDEX.size + 8 * points * len(names):
         raise LayoutError("the index of the ledger file has a wrong length")

@@ -173,7 +173,8 @@ class CoordinatorState:
         return found
 
     def held_by(self, transaction: Transaction, name: str) -> None:
-        """Set the holder (role or address) whose fair share the transaction uses. The log does not contain addresses."""
+        """Set the holder (role or address) whose fair share the transaction uses. Necessary after the log was read, which
+        does not contain addresses."""
         self._count(transaction.holder, -1, -transaction.size_bytes)
         transaction.held_by(name)
         self._count(name, 1, transaction.size_bytes)

@@ -615,7 +615,7 @@ def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:
             length, pos = decode(data, pos, end)
             packed_end = pos + length
             if packed_end > end:
-                raise ProtocolViolation("an ack set extends beyond the end of its message id")
+                raise ProtocolViolation("the ack set of a message id is longer than the encoded message id")
             ack_set = ack_set or []
             while pos < packed_end:
                 word, pos = decode(data, pos, packed_end)

@@ -95,7 +95,7 @@ class Core(FrameScanner, Protocol):
     ) -> tuple[int, list[tuple[int, int, int, int, int, bytes]]]:
         """Scan consecutive answers of a bookie to ADD and READ, up to the first other or incomplete frame.
 
-        Return the bytes of the frames, and the fields of each answer.
+        Return how many bytes the scanned frames take, and the fields of each answer in the order of the protocol.
         """
 
 

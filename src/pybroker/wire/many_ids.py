@@ -184,7 +184,7 @@ class ManyIds:
                 size, pos = decode(data, pos, end)
                 words_end = pos + size
                 if words_end > end:
-                    raise ProtocolViolation("an ack set extends beyond the end of its message id")
+                    raise ProtocolViolation("the ack set of a message id is longer than the encoded message id")
                 while pos < words_end and len(words) < self._max_words:
                     word, pos = decode(data, pos, words_end)
                     words.append(word)

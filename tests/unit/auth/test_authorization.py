@@ -221,6 +221,13 @@ async def test_proxied_role_is_none_of_a_client_without_proxy(resources: Resourc
     assert service.with_original_principal("proxy", "app") == ProxiedRole("app", "proxy")
 
 
+async def test_only_a_proxy_names_another_role_without_authorization(resources: Resources) -> None:
+    config = CONFIG.replace(authorization_enabled=False, proxy_roles=("proxy",))
+    service = AuthorizationService(config, resources)
+    assert service.with_original_principal("app", "boss") == "app"
+    assert service.with_original_principal("proxy", "app") == ProxiedRole("app", "proxy")
+
+
 async def test_a_configuration_that_cannot_work_names_its_key(resources: Resources) -> None:
     with pytest.raises(ConfigError, match="authenticationEnabled"):
         AuthorizationService(CONFIG.replace(authentication_enabled=False), resources)

@@ -274,6 +274,19 @@ async def test_keys_of_the_least_recently_used_issuer_are_dropped(network: Netwo
     assert fetched == [ISSUER, others[0].issuer, others[1].issuer, others[0].issuer]
 
 
+async def test_forged_tokens_do_not_displace_the_keys_of_another_issuer(
+    network: Network, issuer: IdentityProvider
+) -> None:
+    other = IdentityProvider("ES256")
+    network.add(other, "https://other.example")
+    provider = provider_of(open_id_allowed_token_issuers=(ISSUER, other.issuer), open_id_cache_size=1)
+    assert await role_of(provider, issuer.token()) == "app"
+    for _ in range(3):
+        assert (await refusal(provider, issuer.token(iss=other.issuer))).reason == "ERROR_VERIFYING_JWT_SIGNATURE"
+        assert await role_of(provider, issuer.token()) == "app"
+    assert network.downloads.count(ISSUER + KEYS) == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

@@ -59,5 +59,5 @@ def test_port_of_another_protocol_is_named_as_a_wrong_address() -> None:
 def test_address_that_answered_before_is_asked_for_the_whole_patience() -> None:
     with listening(ANSWER) as url, contextlib.closing(client(url, contact_patience_s=0, patience_s=0.1)) as rest:
         assert rest.json("GET", "/x") == {}
-    with pytest.raises(Unreachable, match="is incomplete"):
+    with pytest.raises(Unreachable, match="no complete response"):
         rest.json("GET", "/x")

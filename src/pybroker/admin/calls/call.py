@@ -128,7 +128,7 @@ class Call:
         """Return the decoded path segment of the route parameter `key`.
 
         An encoded slash is part of the name, and a plus is a space, because admin tools encode names like form data.
-        The Java admin client encodes subscription names twice.
+        Subscription names are decoded twice, because the Java admin client encodes them twice.
         """
         text: str = self.scope["path_params"][key]
         decoded = unquote_plus if key in _FORM_ENCODED else unquote

@@ -71,7 +71,7 @@ def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
 
 
 async def existing_subscription(call: Call) -> Subscription:
-    """Return the subscription in the path. Requires permission to consume. Raises AdminError 404 if the subscription or
+    """Return the subscription in the path. Checks that the role may consume. Raises AdminError 404 if the subscription or
     its topic does not exist.
     """
     call.require_consume(call.topic_name(), call.name("subscription"))
@@ -94,8 +94,8 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
 
 
 def require_persistent_subscription(call: Call, what: str) -> None:
-    """Reject a subscription of a non-persistent topic with 405. Requires permission to consume. `what` names the
-    operation in the error text.
+    """Check that the topic is persistent (otherwise 405) and that the role may consume (otherwise 401 or 403). `what`
+    names the operation in the error text.
     """
     call.require_consume(call.topic_name(), call.name("subscription"))
     require_persistent(call, what)
@@ -163,7 +163,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> list[Any]:
     """Run `action` on the subscription in the path, under its lock, on the persistent topic or each of its partitions.
-    Return the responses of other brokers. Requires permission to consume.
+    Return the responses of other brokers. Checks that the role may consume.
     """
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
@@ -184,7 +184,7 @@ async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
 ) -> list[Any]:
     """Run `action` on the subscription in the path, under its lock, on the topic (persistent or not) or each of its
-    partitions. Return the responses of other brokers. Requires permission to consume.
+    partitions. Return the responses of other brokers. Checks that the role may consume.
     """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)

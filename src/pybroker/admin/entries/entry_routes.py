@@ -1,6 +1,6 @@
 """`/admin/v3/entries/persistent/{tenant}/{namespace}/...`: bulk reads of ledger ranges, for analytics and pipelines.
 
-Requires permission to consume from the topic. Reads change nothing: no cursor moves, and no topic is created.
+Checks that the role may consume from the topic. Reads change nothing: no cursor moves, and no topic is created.
 """
 
 from __future__ import annotations

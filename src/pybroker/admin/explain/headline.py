@@ -1,4 +1,4 @@
-"""Headline of an explanation: the state of the explained object, and since when it lasts. Pure."""
+"""Headline of an explanation: the state of the explained object, and since when it has lasted. Pure."""
 
 from __future__ import annotations
 

@@ -52,6 +52,9 @@ PEER_CERTIFICATE_KEY = "peer_certificate"
 TRANSPORT_KEY = "transport"
 ANSWERED_KEY = "answered"  # called with each response's status
 
+MAX_ADDRESS_CHARACTERS = 64
+"""X-Forwarded-For can contain any text, which limits keep as the client's address."""
+
 # Close the connection; otherwise the rest of the request would have to be read.
 CLOSING_STATUSES = frozenset({408, 413, 431})
 
@@ -150,7 +153,10 @@ class Application:
         headers = Headers(scope=scope)
         identity = await self._broker.authentication.authenticate_http(headers, client, query_token)
         scope[IDENTITY_KEY] = identity  # for the audit log, if the original principal is refused
-        original = headers.get(ORIGINAL_PRINCIPAL_HEADER, "")
+        named = set(headers.getlist(ORIGINAL_PRINCIPAL_HEADER))
+        if len(named) > 1:  # A proxy may add its header to the one of its client.
+            raise AdminError(401, f"{INVALID_ORIGINAL_PRINCIPAL} (the request names several original principals)")
+        original = "".join(named)
         authorization = self._broker.broker_context.authorization
         try:
             principal = authorization.with_original_principal(identity.role, original, may_be_equal=True)
@@ -273,7 +279,7 @@ def is_of_console(path: str) -> bool:
 
 def _client_address(scope: Scope) -> str:
     client = scope["client"]
-    return client[0] if client else ""
+    return client[0][:MAX_ADDRESS_CHARACTERS] if client else ""
 
 
 def _content_length(start: Message) -> int:

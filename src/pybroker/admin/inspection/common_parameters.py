@@ -27,7 +27,7 @@ PAGE = (LIMIT, Query("after", "`next` of the previous page"))
 
 
 async def single_subscription(call: Call, what: str) -> Subscription:
-    """Return the subscription in the path. The topic must be persistent and not partitioned. Requires permission to
+    """Return the subscription in the path. The topic must be persistent and not partitioned. Checks that the role may
     consume. `what` names the operation in error texts.
     """
     require_persistent_subscription(call, what)

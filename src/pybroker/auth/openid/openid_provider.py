@@ -76,10 +76,10 @@ class OpenIdProvider(AuthenticationProvider):
             raise AuthenticationError(
                 "the issuer of the token is not in openIDAllowedTokenIssuers of the broker", "UNSUPPORTED_ISSUER"
             )
-        self._use(issuer)
         claims = self._verified_claims(data, algorithm, await keys.key(key_id))
         if claims.get("iss") != issuer:  # two decoders of the same bytes disagree
             raise _malformed()
+        self._use(issuer)  # not earlier: forged tokens must not displace the keys of other issuers
         return self._identity(claims)
 
     def _parts_of(self, token: bytes) -> tuple[str, str, str]:

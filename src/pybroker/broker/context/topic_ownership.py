@@ -39,10 +39,10 @@ class TopicsElsewhere(Protocol):
         """Return whether another broker serves the topic."""
 
     async def delete(self, topic: TopicName, *, force: bool) -> bool:
-        """Delete the topic at its owner broker."""
+        """Delete the topic at the broker that owns it. Return False, without a deletion, if no other broker owns it."""
 
     async def subscriptions(self, topic: TopicName) -> Mapping[str, Mapping[str, str]] | None:
-        """Return the durable subscriptions of the topic with their properties."""
+        """Return the durable subscriptions of the topic with their properties; None if no other broker owns it."""
 
     async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
         """Create a durable subscription at the topic's first message, unless it exists."""

@@ -79,7 +79,8 @@ def waiting_of(subscription: Subscription) -> Waiting:
 
 
 def behind_transaction(topic: Topic) -> BehindTransaction | None:
-    """Return the number of entries that open transactions of the topic block; None without an open transaction."""
+    """Return how many entries consumers cannot receive yet because of the topic's open transactions. None if no
+    transaction is open."""
     buffer, read_limit = topic.transactions.buffer, topic.ledger.read_limit
     if buffer is None or not buffer.open or read_limit.limit is None:
         return None

@@ -138,7 +138,8 @@ class Topics:
     # --- delete ------------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, *, force: bool = True) -> None:
-        """Delete `name` with all stored data. If clients are connected, `force` is required, and they are disconnected.
+        """Delete `name` with all stored data. Disconnect connected clients; without `force`, refuse the
+        deletion with 412 if there are any.
 
         In a cluster, the owner of the topic deletes it. Raises TopicNotFound, AdminError 412, ServiceNotReady,
         StoreError.

@@ -285,7 +285,7 @@ def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) 
 
 def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of: PublishTimeOf) -> LoadedSegment:
     """Create the index of a ledger from the blocks of its segment file. `known.extent`: the end of the blocks and, if
-    known, the totals.
+    known, the numbers of entries, messages and bytes.
 
     Each entry of a damaged block counts as one message; the bytes of the block count as payload.
     """

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from pybroker.auth import provider_names
 from pybroker.auth.authentication import UNIDENTIFIED, Challenge, Identity, RemoteClient
+from pybroker.auth.proxied_role import ProxiedRole
 from pybroker.errors import (
     AuthenticationError,
-    AuthorizationError,
     BrokerError,
     NotAllowedError,
     ProtocolViolation,
-    TooManyRequests,
 )
 from pybroker.runtime import logs
 from pybroker.server.pending_authentication import PendingAuthentication
@@ -69,7 +68,7 @@ async def _step(connection: Connection, pending: PendingAuthentication, data: by
         found = await pending.state.authenticate(data)
         if pending.request is not None and isinstance(found, Identity):
             found = await _with_original_principal(connection, pending.request, found)
-    except (AuthenticationError, AuthorizationError, TooManyRequests) as error:
+    except BrokerError as error:
         has_expired = isinstance(error, AuthenticationError) and error.reason == AuthenticationError.EXPIRED
         if pending.request is None and has_expired and not pending.is_repeated:
             await _repeat_challenge(connection, pending)
@@ -96,17 +95,19 @@ async def _with_original_principal(connection: Connection, request: pb.CommandCo
     Raises AuthenticationError for invalid credentials of the client, and AuthorizationError for invalid roles.
     """
     broker = connection.broker
-    original, connection.is_of_proxy = request.original_principal, bool(request.original_principal)
-    expiring = identity
-    is_proxied = request.original_principal or request.original_auth_data
-    if is_proxied and broker.runtime.config.authenticate_original_auth_data:
+    original, expiring = request.original_principal, identity
+    is_checked = broker.runtime.config.authenticate_original_auth_data
+    if is_checked and (request.original_principal or request.original_auth_data):
         client = RemoteClient(connection.host)
         method = request.original_auth_method or provider_names.NONE
         data = request.original_auth_data.encode()
         expiring = await broker.authentication.authenticate(method, data, client)
-        original, connection.is_of_proxy = expiring.role or "", False
-    authorization = broker.broker_context.authorization
-    return expiring.of_client(authorization.with_original_principal(identity.role, original))
+        original = expiring.role or ""
+    principal = broker.broker_context.authorization.with_original_principal(identity.role, original)
+    if not isinstance(principal, ProxiedRole):
+        return identity
+    connection.is_of_proxy = not is_checked
+    return expiring.of_client(principal)
 
 
 async def _repeat_challenge(connection: Connection, pending: PendingAuthentication) -> None:
@@ -207,7 +208,8 @@ def auth_response(connection: Connection, command: pb.BaseCommand) -> None:
 
 
 def _renew(connection: Connection, identity: Identity) -> None:
-    if identity.role != connection.role:
+    # The credentials of the proxy limit the connection, which its client must not prolong with credentials of its own.
+    if identity.role != (connection.proxy_role if connection.is_of_proxy else connection.role):
         _refuse(connection, AuthenticationError("the new credentials are for a different role"))
         return
     connection.identity = identity

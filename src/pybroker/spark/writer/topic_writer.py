@@ -239,7 +239,7 @@ class TopicWriter:
         try:
             encoder = value_encoder(fields, info, new=self._options.schema_type, name=_record_name(name))  # type: ignore[arg-type]
         except ValueError as error:
-            raise WriteFailed(f"the data frame cannot be written to {name}: {error}") from error
+            raise WriteFailed(f"the DataFrame cannot be written to topic {name}: {error}") from error
         return Destination(name, partitions, encoder, self._task)
 
     def _do(self, operation: str, work: Coroutine[Any, Any, Result]) -> Result:
