@@ -293,7 +293,7 @@ async def test_unreadable_command_closes_consumer_session(broker: EmbeddedBroker
 async def test_acknowledgement_of_id_that_no_message_has_is_ignored(
     broker: EmbeddedBroker, members: dict[str, str]
 ) -> None:
-    path = f"v2/consumer/{TOPIC}/s?negativeAckRedeliveryDelay=0"
+    path = f"v2/consumer/{TOPIC}/s?subscriptionType=Shared&negativeAckRedeliveryDelay=0"
     async with session(broker.admin_url, path) as consumer:
         for message_id in (
             EARLIEST,
