@@ -312,7 +312,8 @@ async def test_a_topic_that_is_being_closed_or_deleted_or_loaded_is_told_at_once
     assert loading["evidence"]["waitingRequests"] >= 1
     saves.release()
     assert (await unload).status == 204
-    await world.until(lambda: "p" in world.topic().producers)
+    loaded = world.broker.broker.service.loaded.persistent
+    await world.until(lambda: TOPIC in loaded and "p" in loaded[TOPIC].producers)
     assert (await world.explain("producer=p"))["findings"] == []
 
 
@@ -346,17 +347,17 @@ async def test_a_topic_that_cannot_be_loaded_says_why_and_one_that_takes_long_ho
         await producer.send(b"m", transaction=transaction)
     await world.client.close()
     await world.broker.restart()
-    open_ledger = ManagedLedgerFactory.open
+    open_ledger = ManagedLedgerFactory.open_existing
 
     async def fails(*_given: object, **_named: Any) -> object:
         raise StoreError("the disk has a bad day")
 
-    monkeypatch.setattr(ManagedLedgerFactory, "open", fails)
+    monkeypatch.setattr(ManagedLedgerFactory, "open_existing", fails)
     (failed,) = (await world.explain())["findings"]
     assert failed["code"] == "topic-load-failed"
     assert failed["evidence"]["error"] == "the disk has a bad day"
     assert failed["waits"]
-    monkeypatch.setattr(ManagedLedgerFactory, "open", open_ledger)
+    monkeypatch.setattr(ManagedLedgerFactory, "open_existing", open_ledger)
     goes_on = asyncio.Event()
     read_if_there = ManagedLedger.read_if_there
 
