@@ -176,7 +176,7 @@ async function events(reader, on) {
       const name = lines.find((line) => line.startsWith("event: ")).slice(7);
       const data = JSON.parse(lines.find((line) => line.startsWith("data: ")).slice(6));
       if (name === "end") return data.reason;
-      if (name === "begin") on.begin(data.fields, data.intervalMs);
+      if (name === "begin") on.begin(data.fields);
       if (name === "points") on.points(data);
       if (name === "challenge") dispatchEvent(new CustomEvent("credentials-expire", { detail: data.expiresAt }));
     }
