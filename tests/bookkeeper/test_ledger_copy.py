@@ -182,8 +182,8 @@ def test_guide_moves_topics_to_bookies_and_back(tmp_path: Path, cluster: BookKee
     shown = guide.run(*back, more=("--json",))
     items = [json.loads(line) for line in shown.splitlines()]
     (found,) = [each for each in items if each.get("topic") == TOPIC]
-    # A kill may come after this topic and before the end of the command.
-    assert found["state"] in ({"copied", "already copied"} if killed else {"copied"})
+    # A kill may come before, within or after the copy of this topic.
+    assert found["state"] in ({"copied", "already copied"} if killed else {"already copied"})
     assert found["entries"] >= MESSAGES / BATCH + 20
     assert items[-1]["state"] == "complete"
     assert "no damage" in guide.run("verify data-back")
