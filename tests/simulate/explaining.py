@@ -54,7 +54,10 @@ class Explaining:
             if not any(finding.waits or finding.code is Code.TRANSACTION_OPEN for finding in findings):
                 text = f"{subscription.name} of {topic.name} has waited for {LOOK_S:.0f} s at {subscription.cursor.read_position}"
                 self._tape.note(
-                    "judge", tape.BROKEN, rule="explain", text=f"{text}, and nobody says why ({_blocked(subscription)})"
+                    "judge",
+                    tape.BROKEN,
+                    rule="explain",
+                    text=f"{text}, and no finding says why ({_blocked(subscription)})",
                 )
         self._before = seen
 

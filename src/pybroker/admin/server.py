@@ -63,7 +63,7 @@ from pybroker.admin.transactions import buffer_routes, coordinator_routes, pendi
 from pybroker.auth.server_tls import server_context
 from pybroker.errors import BrokerError, CannotListen, StoreError
 from pybroker.runtime import logs
-from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, parse_networks, proxied_port
+from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, accepting_port, parse_networks
 from pybroker.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -316,9 +316,7 @@ class HttpServer:
         config = self._config
         bound = self._runtime.network.bind(config.bind_address, number, config.http_server_accept_queue_size)
         reads_header = config.web_service_ha_proxy_protocol_enabled
-        if not reads_header and not is_tls:
-            return bound
-        return proxied_port(bound, self._runtime, self._waiting, reads_header=reads_header)
+        return accepting_port(bound, self._runtime, self._waiting, reads_header=reads_header, is_tls=is_tls)
 
     def _room(self) -> int:
         """Return how many further connections the file descriptors allow."""

@@ -44,8 +44,14 @@ def parse_networks(entries: Iterable[str]) -> Networks:
     return tuple(ipaddress.ip_network(entry.strip()) for entry in entries)
 
 
-def proxied_port(port: Port, runtime: Runtime, waiting: WaitingConnections, *, reads_header: bool) -> ProxiedPort:
-    """Return `port` with the limits and trusted addresses of the configuration."""
+def accepting_port(
+    port: Port, runtime: Runtime, waiting: WaitingConnections, *, reads_header: bool, is_tls: bool
+) -> Port | ProxiedPort:
+    """Return the port that serves connections: `port` itself if they need neither a header nor a TLS handshake,
+    otherwise a ProxiedPort with the limits and trusted addresses of the configuration.
+    """
+    if not reads_header and not is_tls:
+        return port
     config = runtime.config
     return ProxiedPort(
         port,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pybroker.errors import CannotListen
-from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, proxied_port
+from pybroker.runtime.proxied_port import ProxiedPort, WaitingConnections, accepting_port
 from pybroker.runtime.repeated_events import INTERVAL_S
 from pybroker.server.connection import Connection
 
@@ -62,10 +62,8 @@ class Listener:
     def _bind_one(self, address: BindAddress, tls: ssl.SSLContext | None) -> int:
         runtime = self.context.runtime
         bound = runtime.network.bind(address.host, address.port, runtime.config.broker_service_accept_queue_size)
-        port: Port | ProxiedPort = bound
-        if runtime.config.ha_proxy_protocol_enabled or tls is not None:
-            reads_header = runtime.config.ha_proxy_protocol_enabled
-            port = proxied_port(bound, runtime, self._waiting, reads_header=reads_header)
+        reads_header = runtime.config.ha_proxy_protocol_enabled
+        port = accepting_port(bound, runtime, self._waiting, reads_header=reads_header, is_tls=tls is not None)
         self._ports.append((port, address, tls))
         return bound.number
 

@@ -2,7 +2,7 @@
 
 Operation: the first token of the issuer waits for its keys; all waiting tokens share one fetch. Keys older than
 `refresh_s` are fetched again in the background, and keys older than `expiry_s` are not used. An unknown key id fetches
-the keys again if they are older than `unknown_key_s`, because anybody can send tokens with invented key ids. After a
+the keys again if they are older than `unknown_key_s`, because any client can send tokens with invented key ids. After a
 failed fetch, the next one starts FAILURE_PAUSE_S later at the earliest; until then the issuer's tokens are refused
 immediately if there are no keys.
 """
