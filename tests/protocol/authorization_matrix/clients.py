@@ -31,13 +31,14 @@ somewhere  401  401     401     ok    no   ok       no       ok    ok    ok     
 both       401  401     401     no    no   no       no       ok    ok    ok      no           no         401
 A          401  401     401     no    no   no       no       ok    ok    ok      no           no         401
 S          401  401     401     no    no   no       no       no    ok    ok      no           no         401
-renewal    401  401     401     no    no   no       no       no    ok    ok      no           ok         401
+renewal    401  401     401     no    no   no       no       no    ok    no      no           no         401
 """
 """The answer to each client, by the permission that a call needs.
 
 Permissions have the letters of docs/reference/rest.md. Further permissions: `open` also without credentials; `somewhere`
-to produce to any topic; `both` to produce and to consume; `renewal` the role of the new credentials, `super`. Answers:
-`ok` the client is not refused, `no` its role lacks the permission, `401` its credentials are refused.
+to produce to any topic; `both` to produce and to consume; `renewal` the role of the new credentials, `super`, which is
+not the role of a proxy. Answers: `ok` the client is not refused, `no` its role lacks the permission, `401` its
+credentials are refused.
 
 Clients: `other` administers another tenant; `weak` has no permission; `producer` and `consumer` have one on the namespace;
 `admin` administers the tenant; `super` is a superuser. A superuser that is a proxy names as original principal the role of
