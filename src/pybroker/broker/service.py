@@ -317,7 +317,7 @@ class BrokerService:
         self.participants.elsewhere = OwnersParticipants(ownership, self.cluster_client)
         if self._java_snapshots is not None:
             self._java_snapshots.client = self.cluster_client
-            self._java_snapshots.require_served = ownership.require_served
+            self._java_snapshots.ownership = ownership
         await ownership.start()
         self._unattended = UnattendedCoordinators(self.runtime, ownership, self.transactions, others)
         self.broker_context.tasks.start(self._unattended.run(), "unattended transaction coordinators")

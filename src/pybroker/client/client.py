@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -151,7 +150,8 @@ class Client(Closing):
         """Run `attempt`, and repeat it after errors for which `may_pass` is true, until the operation timeout has
         passed.
         """
-        deadline = time.monotonic() + self.access.operation_timeout_s
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + self.access.operation_timeout_s
         delay = ReconnectDelay(random.random())
         while True:
             try:
@@ -160,7 +160,7 @@ class Client(Closing):
                 if not may_pass(error) or self._closed:
                     raise
                 wait_s = delay.next_s()
-                if time.monotonic() + wait_s > deadline:
+                if now_s() + wait_s > deadline_s:
                     raise
             await asyncio.sleep(wait_s)
 

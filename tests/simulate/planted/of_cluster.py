@@ -11,7 +11,7 @@ import pytest
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
 from pybroker.bookkeeper_store.bookkeeper_cursor_store import BookKeeperCursorStore
 from pybroker.bookkeeper_store.pulsar_records import PulsarRecord
-from pybroker.broker.cluster.java_transaction_snapshots import JavaTransactionSnapshots
+from pybroker.broker.cluster import java_transaction_snapshots
 from pybroker.broker.cluster.remote_participants import OwnersParticipants
 from pybroker.broker.cluster.unattended_coordinators import UnattendedCoordinators
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
@@ -393,10 +393,10 @@ def the_next_owner_does_not_read_open_transactions(patch: pytest.MonkeyPatch) ->
 
 
 def a_topic_waits_for_snapshots_while_its_bundle_is_released(patch: pytest.MonkeyPatch) -> None:
-    async def wait(self: JavaTransactionSnapshots, topic: TopicName, work: Any) -> None:
-        await work
+    async def wait(ownership: Any, topic: TopicName, work: Any) -> Any:
+        return await work
 
-    patch.setattr(JavaTransactionSnapshots, "_while_served", wait)
+    patch.setattr(java_transaction_snapshots, "while_served", wait)
 
 
 CLUSTER_BUGS = (

@@ -16,10 +16,11 @@ At most `MAX_NAMESPACES` namespaces are remembered; the longest unused one is re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pybroker.broker.cluster.java_snapshot_format import InvalidSnapshot, encode_snapshot, start_behind
+from pybroker.broker.context.while_served import while_served
 from pybroker.client.access import AccessRefused
 from pybroker.client.failures import ClientError, RequestTimedOut
 from pybroker.client.message import EARLIEST as FIRST_MESSAGE
@@ -32,6 +33,7 @@ from pybroker.runtime import logs
 from pybroker.wire.compression import DamagedPayload
 
 if TYPE_CHECKING:
+    from pybroker.broker.context.topic_ownership import TopicOwnership
     from pybroker.broker.lifecycle.topic_manager import Topics
     from pybroker.client.pulsar_client import PulsarClient
     from pybroker.managed_ledger.factory import ManagedLedgerFactory
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 MAX_NAMESPACES = 1_000
 LAST_MESSAGE_TIMEOUT_S = 5.0
 """How long a reading waits for a message that the topic reports and does not deliver."""
-SERVED_CHECK_S = 0.1
-"""Interval at which a waiting topic checks that this broker still owns its bundle."""
 _FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
 
@@ -49,8 +49,8 @@ class JavaTransactionSnapshots:
 
     client: Callable[[], PulsarClient] | None = None
     """Client of the broker's own cluster, because another broker can own the system topic; None for a standalone broker."""
-    require_served: Callable[[TopicName], None] | None = None
-    """Raises ServiceNotReady or TopicNotFound unless this broker owns the bundle of a topic; None for a standalone broker."""
+    ownership: TopicOwnership | None = None
+    """None for a standalone broker."""
 
     def __init__(self, topics: Topics, ledgers: ManagedLedgerFactory) -> None:
         self._topics = topics
@@ -69,7 +69,7 @@ class JavaTransactionSnapshots:
         name = TopicName(PERSISTENT, topic.namespace, BUFFER_SNAPSHOTS)
         try:
             async with self._publishing:
-                await self._while_served(topic, self._publish(name, encode_snapshot(topic, last), str(topic)))
+                await while_served(self.ownership, topic, self._publish(name, encode_snapshot(topic, last), str(topic)))
         except (BrokerError, ClientError, AccessRefused) as error:
             raise StoreError(
                 f"the transaction snapshot of {topic}, which Java brokers read, cannot be published: {error}"
@@ -93,28 +93,6 @@ class JavaTransactionSnapshots:
         starts = [await self._start_in(name, topic) for name in _snapshot_topics(topic.namespace)]
         return min((start for start in starts if start is not None), default=None)
 
-    async def _while_served(self, topic: TopicName, work: Coroutine[Any, Any, None]) -> None:
-        """Await `work`, which ends with ServiceNotReady or TopicNotFound if this broker gives up the bundle of `topic`.
-
-        The release of the bundle waits for the topic. Without this check, `work` would wait for the release if the system
-        topic is in the same bundle.
-        """
-        if self.require_served is None:
-            await work
-            return
-        try:
-            async with asyncio.TaskGroup() as group:
-                check = group.create_task(self._check_served(topic, self.require_served))
-                await work
-                check.cancel()
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
-
-    async def _check_served(self, topic: TopicName, require_served: Callable[[TopicName], None]) -> None:
-        while True:
-            await asyncio.sleep(SERVED_CHECK_S)
-            require_served(topic)
-
     async def _start_in(self, name: TopicName, topic: TopicName) -> Position | None:
         if not await self._ledgers.exists(metadata_paths.managed_ledger(name)):
             self._read.pop(name, None)
@@ -127,7 +105,7 @@ class JavaTransactionSnapshots:
         if len(self._read) > MAX_NAMESPACES:
             del self._read[next(iter(self._read))]
         try:
-            await self._while_served(topic, found.read_now(self.client))
+            await while_served(self.ownership, topic, found.read_now(self.client))
         except _FAILURES as error:
             raise StoreError(
                 f"{topic} cannot be loaded: the snapshots of transactions of Java brokers in {name} cannot be read: {error}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.broker.context import added_entry_metadata
+from pybroker.broker.context.while_served import while_served
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.transactions import transaction_recovery
 from pybroker.errors import ServiceNotReady, StoreError, TopicChanging, TopicNotFound
@@ -184,7 +185,8 @@ class TopicLoading:
                 load.step = LOOKS_UP
                 # Read last; the topic is registered in the same event loop iteration, so no policy change is lost.
                 async with asyncio.timeout(self._runtime.config.topic_load_timeout_seconds):
-                    policies = await self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
+                    reading = self._broker_context.resources.topic_policies_in_force(name.partitioned_name)
+                    policies = await while_served(self._broker_context.ownership, name, reading)
             if self._broker_context.ownership is not None:
                 # The bundle may have been unloaded or lost meanwhile.
                 self._broker_context.ownership.require_served(name)

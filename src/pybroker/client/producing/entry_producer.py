@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -176,9 +175,10 @@ class Producer(ConnectionUser, ClientPart):
             await self._connection.writable()
         if self._failure is not None:
             raise self._failure
-        receipt: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        receipt: asyncio.Future[EntryId] = loop.create_future()
         entry = PendingSend(
-            sequence_id, highest_sequence_id, message_count, data, is_chunk, receipt, time.monotonic(), txn
+            sequence_id, highest_sequence_id, message_count, data, is_chunk, receipt, loop.time(), txn
         )
         self._pending.add(entry)
         if self._timer is None and self._settings.send_timeout_s > 0:
@@ -280,14 +280,15 @@ class Producer(ConnectionUser, ClientPart):
 
     async def attach(self) -> None:
         """Attach to the topic. If the broker refuses, the producer is closed, and the error is raised."""
-        busy_until = time.monotonic() + self._settings.busy_patience_s
+        now_s = asyncio.get_running_loop().time
+        busy_until_s = now_s() + self._settings.busy_patience_s
         try:
             while True:
                 try:
                     await self._client.retried(self._attach_once)
                     return
                 except ProducerBusy:
-                    if time.monotonic() > busy_until:
+                    if now_s() > busy_until_s:
                         raise
                 await asyncio.sleep(0.2)
         except BaseException as failure:
@@ -381,7 +382,8 @@ class Producer(ConnectionUser, ClientPart):
         self._timer = None
         if self._failure is not None:
             return
-        timeout_s, now_s = self._settings.send_timeout_s, time.monotonic()
+        loop = asyncio.get_running_loop()
+        timeout_s, now_s = self._settings.send_timeout_s, loop.time()
         oldest = self._pending.oldest
         if oldest is not None and oldest.sent_at_s + timeout_s <= now_s:
             text = (
@@ -400,7 +402,7 @@ class Producer(ConnectionUser, ClientPart):
             oldest = self._pending.oldest
         if oldest is not None:
             left_s = oldest.sent_at_s + timeout_s - now_s
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._look_at_oldest)
+            self._timer = loop.call_later(left_s, self._look_at_oldest)
 
     def _fail(self, failure: Exception, state: ProducerState) -> None:
         if self._failure is not None:

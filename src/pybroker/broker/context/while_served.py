@@ -1,0 +1,52 @@
+"""Waits of a topic that end when this broker gives up the topic's bundle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pybroker.errors import ServiceNotReady, TopicNotFound
+
+if TYPE_CHECKING:
+    from pybroker.broker.context.topic_ownership import TopicOwnership
+    from pybroker.model.names import TopicName
+
+Result = TypeVar("Result")
+SERVED_CHECK_S = 0.1
+"""Interval at which a waiting topic checks that this broker still owns its bundle."""
+
+
+async def while_served(
+    ownership: TopicOwnership | None, topic: TopicName, work: Coroutine[Any, Any, Result]
+) -> Result:
+    """Await `work` for a topic that is loaded or publishes, and return its result in the same event loop iteration.
+
+    Raises ServiceNotReady or TopicNotFound if this broker gives up the bundle of `topic` meanwhile. The release of the
+    bundle waits for the topic: `work` that needs a system topic of the same bundle would wait for the release.
+    """
+    if ownership is None:
+        return await work
+    loop, served = asyncio.get_running_loop(), ownership
+    refusal: ServiceNotReady | TopicNotFound | None = None
+
+    def check() -> None:
+        nonlocal refusal, timer
+        try:
+            served.require_served(topic)
+        except (ServiceNotReady, TopicNotFound) as error:
+            refusal = error
+            limit.reschedule(loop.time())
+        else:
+            timer = loop.call_later(SERVED_CHECK_S, check)
+
+    timer = loop.call_later(SERVED_CHECK_S, check)
+    try:
+        async with asyncio.timeout(None) as limit:
+            return await work
+    except TimeoutError:
+        if refusal is not None:
+            raise refusal from None
+        raise
+    finally:
+        timer.cancel()
