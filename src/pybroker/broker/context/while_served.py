@@ -17,9 +17,7 @@ SERVED_CHECK_S = 0.1
 """Interval at which a waiting topic checks that this broker still owns its bundle."""
 
 
-async def while_served(
-    ownership: TopicOwnership | None, topic: TopicName, work: Coroutine[Any, Any, Result]
-) -> Result:
+async def while_served(ownership: TopicOwnership | None, topic: TopicName, work: Coroutine[Any, Any, Result]) -> Result:
     """Await `work` for a topic that is loaded or publishes, and return its result in the same event loop iteration.
 
     Raises ServiceNotReady or TopicNotFound if this broker gives up the bundle of `topic` meanwhile. The release of the

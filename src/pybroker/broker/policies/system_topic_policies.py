@@ -1,8 +1,14 @@
 """Topic policies that are stored in the system topic `__change_events` of each namespace, as Java brokers store them.
 
 Used with ledgers on BookKeeper. When a topic of a namespace first needs its policies, the broker reads the whole system
-topic, as a client of the cluster, and then follows it. A change is published as a message, and is complete when this
-broker has read that message back. After an error, a new reader starts; meanwhile the former policies apply.
+topic, as a client of the cluster, and then follows it. After an error, a new reader starts; meanwhile the former policies
+apply.
+
+A message has all policies of a topic, and the last message applies. So a change begins with the policies in the last
+message of the system topic. The broker publishes the changed policies, and reads them back. If another broker has
+published policies of the same topic in between, the broker repeats the change with the other broker's policies, which
+its own message has overwritten. If the broker is killed between these two messages, the other broker's change is lost,
+as it is with Java brokers.
 
 Limits: at most `MAX_NAMESPACES` namespaces have readers. Above, readers of namespaces without loaded topics are
 stopped, longest unused first.
@@ -12,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from pybroker.broker.policies.policy_events import (
     InvalidEvent,
@@ -36,10 +42,11 @@ from pybroker.errors import AdminError, BrokerError, ServiceNotReady, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.metadata.metadata_store import values_at
 from pybroker.metadata.stored_document import decoded_or_logged
-from pybroker.metadata.topic_policies_store import TopicPoliciesStore
+from pybroker.metadata.topic_policies_store import Change, TopicPoliciesStore
 from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import TopicPolicies, copy_of, to_pulsar_topic_policies
+from pybroker.model.position import Position
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 from pybroker.waiting.keyed_lock import KeyedLock
@@ -55,7 +62,11 @@ RETRY_DELAY_S = 1.0
 READ_BACK_TIMEOUT_S = 30.0
 """Maximum wait of a change until this broker has read its message back."""
 LAST_MESSAGE_TIMEOUT_S = 5.0
-"""Maximum wait of the first read for a last message that the topic reports but does not deliver."""
+"""Maximum wait for a last message that the topic reports but does not deliver."""
+CATCH_UP_TIMEOUT_S = 30.0
+"""Maximum wait of a change until this broker has read the system topic to its end."""
+MAX_ATTEMPTS = 10
+"""Number of publications of one change, if other brokers change the policies of the same topic at the same time."""
 
 _FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
@@ -96,23 +107,58 @@ class SystemTopicPolicies(TopicPoliciesStore):
         namespace = await self._read(topic)
         return TopicPolicies() if namespace is None else copy_of(namespace.table.in_force(topic))
 
-    async def update(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
+    async def update(self, topic: TopicName, change: Change) -> None:
         async with self._changing.held(topic):
             namespace = await self._read(topic)
             if namespace is None:
                 raise AdminError(
                     412, f"{topic} cannot have policies: it is a system topic, or its namespace is being deleted"
                 )
-            current = namespace.table.local(topic) or NO_POLICIES
-            policies = copy_of(current.policies)
+            await self._catch_up(namespace, topic)
+            current = namespace.table.local(topic)
+            for attempt in range(MAX_ATTEMPTS):
+                others = await self._change(namespace, topic, current, change, is_repeated=attempt > 0)
+                if not others:
+                    return
+                current = others[-1]
+        raise AdminError(
+            409,
+            f"The policies of {topic} were changed, and may have replaced policies that other brokers set at the same"
+            " time: read the policies before you repeat the request",
+        )
+
+    async def _change(
+        self,
+        namespace: _Namespace,
+        topic: TopicName,
+        current: StoredPolicies | None,
+        change: Change,
+        *,
+        is_repeated: bool,
+    ) -> list[StoredPolicies | None]:
+        """Apply `change` to the `current` policies, and publish the result.
+
+        If the publication has overwritten policies that another broker published after `current`, return all policies
+        of other brokers since `current`, in order.
+        """
+        document, policies = (current or NO_POLICIES).document, copy_of((current or NO_POLICIES).policies)
+        try:
             change(policies)
-            await self._publish(namespace, topic, current.changed(policies))
+        except AdminError:
+            if is_repeated:  # The first attempt has overwritten these policies.
+                await self._publish(namespace, topic, dict(document))
+            raise
+        with namespace.changes_of(topic) as changes:
+            own = await self._publish(namespace, topic, (current or NO_POLICIES).changed(policies))
+        is_overwriting = any(position < own for position, _ in changes)
+        return [stored for position, stored in changes if position != own] if is_overwriting else []
 
     async def delete(self, topic: TopicName) -> None:
         async with self._changing.held(topic):
             namespace = await self._read(topic)
             if namespace is None:
                 return
+            await self._catch_up(namespace, topic)
             if namespace.table.local(topic) is not None:
                 await self._publish(namespace, topic, None)
             if namespace.table.of_all_clusters(topic) is not None:
@@ -159,15 +205,25 @@ class SystemTopicPolicies(TopicPoliciesStore):
         if unused is not None:
             await self._namespaces.pop(unused).close()
 
+    async def _catch_up(self, namespace: _Namespace, topic: TopicName) -> None:
+        try:
+            await namespace.catch_up()
+        except (TimeoutError, *_FAILURES) as error:
+            reason = error if str(error) else f"no answer within {CATCH_UP_TIMEOUT_S:g} s"
+            raise StoreError(
+                f"the policies of {topic} cannot be changed, because {namespace.topic} cannot be read: {reason}"
+            ) from error
+
     async def _publish(
         self, namespace: _Namespace, topic: TopicName, document: dict[str, object] | None, *, is_global: bool = False
-    ) -> None:
+    ) -> Position:
+        """Return the position of the published event."""
         try:
             value = None if document is None else encode_event(topic, document, self.cluster)
         except (TypeError, ValueError) as error:
             raise AdminError(412, f"The policies of {topic} cannot be stored in {namespace.topic}: {error}") from error
         try:
-            await namespace.publish(event_key(topic, is_global=is_global), value, is_global=is_global)
+            return await namespace.publish(event_key(topic, is_global=is_global), value, is_global=is_global)
         except TimeoutError:
             raise StoreError(
                 f"It is unknown whether the policies of {topic} were changed: the change could not be read "
@@ -203,6 +259,17 @@ class SystemTopicPolicies(TopicPoliciesStore):
         return found
 
 
+_StoredAt = tuple[Position, StoredPolicies | None]
+
+
+class _Changes(NamedTuple):
+    """Events of one topic that are read while this broker changes its policies."""
+
+    after: Position
+    """Events up to here are older than the change; a new reader reads them again."""
+    events: list[_StoredAt]
+
+
 class _Namespace:
     """Reader and writer of one namespace's system topic."""
 
@@ -212,13 +279,15 @@ class _Namespace:
         self.is_read = asyncio.Event()
         self._name = name
         self._owner = owner
-        self._read_up_to = (-1, -1)
+        self._reader: MessageConsumer | None = None
+        """Set while the broker follows the system topic."""
+        self._changes: dict[TopicName, _Changes] = {}
         self._progress = asyncio.Event()
         self._producer: Producer | None = None
         self._opening = asyncio.Lock()
         self._sequence_ids = itertools.count()
         self._users = 0
-        self._is_failing = False
+        self._is_failing = self._is_closed = False
         self._tasks = TaskOwner("topic policies")
         self._tasks.start(self._follow(), f"read {self.topic}")
 
@@ -227,7 +296,9 @@ class _Namespace:
         return self.is_read.is_set() and not self._users
 
     async def close(self) -> None:
+        self._is_closed = True
         await self._tasks.close()
+        self._progress.set()
         self.is_read.set()  # callers that wait continue with the policies so far: the namespace is being deleted
         if self._producer is not None:
             await self._producer.close()
@@ -249,11 +320,11 @@ class _Namespace:
         """Read all events, then follow the topic until an error. Raises one of `_FAILURES`."""
         async with await self._owner.client().reader(str(self.topic), read_compacted=True) as reader:
             table = TopicPolicyTable()
-            while await reader.has_more():
+            while table.read_up_to < (last := await _last_position(reader)):
                 try:
                     await self._receive(table, reader, LAST_MESSAGE_TIMEOUT_S)
                 except RequestTimedOut:
-                    break  # compaction has removed the last messages, which were deletions
+                    table.read_up_to = last  # compaction has removed the last messages, which were deletions
             await self._adopt_documents(table)
             before, self.table = self.table, table
             if self._is_failing:
@@ -264,10 +335,15 @@ class _Namespace:
                     if before.in_force(topic) != table.in_force(topic):
                         self._owner.changed(self, topic)
             self.is_read.set()
-            while True:
-                event = await self._receive(table, reader)
-                if event is not None:
-                    self._owner.changed(self, event.topic)
+            self._reader = reader
+            self._progress.set()
+            try:
+                while True:
+                    event = await self._receive(table, reader)
+                    if event is not None:
+                        self._owner.changed(self, event.topic)
+            finally:
+                self._reader = None
 
     async def _receive(
         self, table: TopicPolicyTable, reader: MessageConsumer, timeout_s: float | None = None
@@ -279,6 +355,7 @@ class _Namespace:
         except DamagedPayload as damage:
             logs.warning("topic_policies.event_skipped", topic=self.topic, position="", reason=str(damage))
             return None
+        position = Position(message.id.ledger_id, message.id.entry_id)
         try:
             event = decode_event(self._name, message.key or "", message.value)
         except InvalidEvent as invalid:
@@ -287,7 +364,10 @@ class _Namespace:
             )
         else:
             table.apply(event)
-        self._read_up_to = (message.id.ledger_id, message.id.entry_id)
+            changes = self._changes.get(event.topic)
+            if changes is not None and not event.is_global and position > changes.after:
+                changes.events.append((position, event.stored))
+        table.read_up_to = position
         self._progress.set()
         return event
 
@@ -310,14 +390,48 @@ class _Namespace:
 
     # --- writing
 
-    async def publish(self, key: str, value: bytes | None, *, is_global: bool) -> None:
-        """Publish an event and wait until it has been read back. Raises TimeoutError, and one of `_FAILURES`."""
+    async def publish(self, key: str, value: bytes | None, *, is_global: bool) -> Position:
+        """Publish an event and wait until it has been read back. Return its position. Raises TimeoutError, and one of
+        `_FAILURES`.
+        """
         async with self._used():
-            stored = await self._send(key, value, is_global=is_global)
+            stored = Position(*await self._send(key, value, is_global=is_global))
             async with asyncio.timeout(READ_BACK_TIMEOUT_S):
-                while self._read_up_to < (stored.ledger_id, stored.entry_id):
-                    self._progress.clear()
-                    await self._progress.wait()
+                await self._read_to(stored)
+        return stored
+
+    async def catch_up(self) -> None:
+        """Wait until the events that are stored now have been read. Raises TimeoutError, and one of `_FAILURES`."""
+        async with self._used(), asyncio.timeout(CATCH_UP_TIMEOUT_S):
+            while self._reader is None:
+                await self._next_progress()
+            last = await _last_position(self._reader)
+            with suppress(TimeoutError):  # Compaction has removed the last messages, which were deletions.
+                async with asyncio.timeout(LAST_MESSAGE_TIMEOUT_S):
+                    await self._read_to(last)
+
+    async def _read_to(self, position: Position) -> None:
+        while self.table.read_up_to < position:
+            await self._next_progress()
+
+    async def _next_progress(self) -> None:
+        if self._is_closed:
+            raise ServiceNotReady(
+                f"the broker does not read {self.topic} any more: the broker is stopping, or the namespace is being deleted"
+            )
+        self._progress.clear()
+        await self._progress.wait()
+
+    @contextmanager
+    def changes_of(self, topic: TopicName) -> Iterator[list[_StoredAt]]:
+        """Collect the events of `topic` for this cluster that are read in this context and are not in the table yet,
+        with their positions. At most one context for each topic.
+        """
+        self._changes[topic] = _Changes(self.table.read_up_to, [])
+        try:
+            yield self._changes[topic].events
+        finally:
+            del self._changes[topic]
 
     async def _send(self, key: str, value: bytes | None, *, is_global: bool) -> EntryId:
         async with self._opening:
@@ -351,3 +465,8 @@ class _Namespace:
             yield
         finally:
             self._users -= 1
+
+
+async def _last_position(reader: MessageConsumer) -> Position:
+    """Return the position of the last message in the topic. Raises one of `_FAILURES`."""
+    return max(Position(each.ledger_id, each.entry_id) for each in (await reader.last_message_ids()).values())

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pybroker.broker.policies.policy_events import PolicyEvent, StoredPolicies
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies, with_global_policies
+from pybroker.model.position import EARLIEST
 
 NO_POLICIES = StoredPolicies(TopicPolicies(), {})
 
@@ -17,6 +18,8 @@ class TopicPolicyTable:
     def __init__(self) -> None:
         self._local: dict[TopicName, StoredPolicies] = {}
         self._global: dict[TopicName, StoredPolicies] = {}
+        self.read_up_to = EARLIEST
+        """All events up to here have been applied."""
 
     def __len__(self) -> int:
         return len(self._local) + len(self._global)
