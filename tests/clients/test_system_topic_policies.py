@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.waiting import until
@@ -15,10 +16,12 @@ from pybroker.broker.topic.topic import Topic
 from pybroker.client import MessageProducer, PulsarClient, connect
 from pybroker.embedding import embed
 from pybroker.embedding.embedded_broker import EmbeddedBroker
+from pybroker.errors import AdminError, StoreError
 from pybroker.metadata import metadata_paths
 from pybroker.model import policies as documents
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import NamespacePolicies, TopicPolicies
+from pybroker.model.position import Position
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 EVENTS = "persistent://public/default/__change_events"
@@ -176,3 +179,96 @@ async def test_unused_namespaces_are_forgotten_above_limit(
     assert set(reading) == {TOPIC.namespace, NamespaceName("public", "n3")}
     first = TopicName.parse("persistent://public/n0/t")
     assert await found(broker, first) == TopicPolicies(messageTTLInSeconds=1)
+
+
+def publishing_first(
+    monkeypatch: pytest.MonkeyPatch, events: MessageProducer, documents_of_others: list[dict[str, object]]
+) -> None:
+    """Before each message of this broker, publish one of another broker, which has read nothing of this one's change."""
+    publish = system_topic_policies._Namespace.publish
+
+    async def after_another(self: Any, key: str, value: bytes | None, *, is_global: bool) -> Position:
+        if documents_of_others:
+            await events.send(encode_event(TOPIC, documents_of_others.pop(0), "standalone"), key=event_key(TOPIC))
+        return await publish(self, key, value, is_global=is_global)
+
+    monkeypatch.setattr(system_topic_policies._Namespace, "publish", after_another)
+
+
+async def test_change_keeps_policies_that_another_broker_sets_at_the_same_time(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await change(broker, messageTTLInSeconds=5)
+    events = await client.producer(EVENTS)
+    of_others: list[dict[str, object]] = [
+        {"messageTTLInSeconds": 5, "maxConsumerPerTopic": 7},
+        {"messageTTLInSeconds": 6, "maxConsumerPerTopic": 8},
+    ]
+    publishing_first(monkeypatch, events, of_others)
+    await change(broker, maxProducerPerTopic=3)
+    expected = TopicPolicies(messageTTLInSeconds=6, maxConsumerPerTopic=8, maxProducerPerTopic=3)
+    assert await found(broker) == expected
+    assert of_others == []
+
+
+async def test_refused_change_restores_policies_that_it_has_overwritten(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = await client.producer(EVENTS)
+    publishing_first(monkeypatch, events, [{"maxConsumerPerTopic": 7}])
+
+    def refused(policies: TopicPolicies) -> None:
+        if policies.maxConsumerPerTopic is not None:
+            raise AdminError(412, "refused")
+        policies.messageTTLInSeconds = 5
+
+    with pytest.raises(AdminError, match="refused"):
+        await broker.broker.service.resources.update_topic_policies(TOPIC, refused)
+    assert await found(broker) == TopicPolicies(maxConsumerPerTopic=7)
+
+
+async def test_change_ends_with_an_error_if_other_brokers_do_not_stop(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = await client.producer(EVENTS)
+    of_others = [{"maxConsumerPerTopic": number} for number in range(1, 100)]
+    publishing_first(monkeypatch, events, of_others)  # type: ignore[arg-type]
+    with pytest.raises(AdminError, match="other brokers set at the same time"):
+        await change(broker, maxProducerPerTopic=3)
+    assert len(of_others) == 99 - system_topic_policies.MAX_ATTEMPTS
+
+
+async def test_change_begins_with_the_last_policies_in_the_system_topic(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await change(broker, messageTTLInSeconds=5)
+    events = await client.producer(EVENTS)
+    sent: list[bytes | None] = []
+    publish = system_topic_policies._Namespace.publish
+
+    async def recorded(self: Any, key: str, value: bytes | None, *, is_global: bool) -> Position:
+        sent.append(value)
+        return await publish(self, key, value, is_global=is_global)
+
+    monkeypatch.setattr(system_topic_policies._Namespace, "publish", recorded)
+    for number in range(1, 20):
+        await send_event(events, 5, maxConsumerPerTopic=number)
+        await change(broker, maxProducerPerTopic=number)
+        expected = {"messageTTLInSeconds": 5, "maxConsumerPerTopic": number, "maxProducerPerTopic": number}
+        assert await found(broker) == TopicPolicies(**expected)  # type: ignore[arg-type]
+    assert len(sent) == 19, "no change has overwritten the policies of the other broker"
+
+
+async def test_change_that_waits_ends_when_the_broker_stops_reading(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await change(broker, messageTTLInSeconds=5)
+    store = broker.broker.service.resources._topic_policies
+    assert isinstance(store, system_topic_policies.SystemTopicPolicies)
+    namespace = store._namespaces[TOPIC.namespace]
+    namespace._reader = None
+    changing = asyncio.create_task(change(broker, maxProducerPerTopic=3))
+    await until(lambda: bool(namespace._users), 0.01)
+    await store.close()
+    with pytest.raises(StoreError, match="does not read"):
+        await changing

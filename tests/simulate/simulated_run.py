@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ class SimulatedRun:
     def run(cls, seed: int, scenario: Scenario, settings: dict[str, Any] | None = None) -> Self:
         """Play `scenario` to its end and return the simulation as it was left. Raises what escapes the scenario."""
         simulation = cls(seed, settings or {})
-        with quiet_collector(), simulation._logs_heard():
+        with quiet_collector(), simulation._logs_heard(), simulation._names_drawn():
             playing = simulation.loop.create_task(simulation._play(scenario))
             try:
                 simulation.result = simulation.loop.run_until_complete(playing)
@@ -161,6 +162,16 @@ class SimulatedRun:
         finally:
             for name, function in saved.items():
                 setattr(logs, name, function)
+
+    @contextmanager
+    def _names_drawn(self) -> Iterator[None]:
+        """Draw the names of readers, which the brokers' own clients make up."""
+        names, saved = self.chance("names of readers"), secrets.token_hex
+        secrets.token_hex = lambda nbytes=None: names.randbytes(nbytes or 8).hex()
+        try:
+            yield
+        finally:
+            secrets.token_hex = saved
 
     def _bury(self) -> None:
         self._is_ending = True

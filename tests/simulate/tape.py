@@ -38,6 +38,8 @@ TXN_ENDING = (
 TXN_NOT_ANSWERED = "txn_not_answered"  # the same: the connection was lost
 TXN_ENDED = "txn_ended"  # the same, and error
 TXN_FORGED = "txn_forged"  # txn, topic, subscription (None: of the topic): somebody says there that it has ended
+POLICY_SETTING = "policy_setting"  # token, topic (in the script), policy, value (None: it is removed)
+POLICY_SET = "policy_set"  # token, status (0: no answer)
 BROKEN = "broken"  # what: a promise that is broken by one frame alone
 
 
@@ -74,6 +76,10 @@ class Tape:
         if self._tell is not None:
             self._tell(actor, what, **facts)
         return event
+
+    @property
+    def now_s(self) -> float:
+        return self._now_s()
 
     def of(self, *whats: str) -> Iterator[Event]:
         """Events of these kinds, in order."""

@@ -1,10 +1,13 @@
-"""Draws the script of a cluster from a seed: clients, administrators that move bundles, and faults of everything."""
+"""Draws the script of a cluster from a seed: clients, administrators that move bundles and set policies, and faults."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count as count_from
 from random import Random
 from typing import Any
 
+from tests.simulate.cluster.policy_writes import FIRST_VALUE, POLICIES
 from tests.simulate.script import ADMIN, CLIENT, NATURE, ActorScript, Script, Step
 
 KINDS = ("Exclusive", "Shared", "Failover", "Key_Shared")
@@ -41,6 +44,8 @@ class _Drawing:
         # Of what was added later: the other scripts stay as they were.
         self.more = Random(f"more of cluster {seed}")
         self.has_transactions = self.more.random() < 0.4
+        self.of_policies = Random(f"policies of cluster {seed}")
+        self.has_policies = self.of_policies.random() < 0.3
 
     def script(self) -> Script:
         chance = self.chance
@@ -62,7 +67,28 @@ class _Drawing:
             actors += [ActorScript(f"worker{index}", CLIENT, self._working()) for index in range(count)]
             if self.more.random() < 0.5:
                 actors.append(ActorScript("mover", ADMIN, self._moving_coordinators()))
+        if self.has_policies:
+            settings |= {"system_topic_enabled": True, "topic_level_policies_enabled": True}
+            self.chance = self.of_policies
+            values = count_from(FIRST_VALUE)
+            actors += [
+                ActorScript(f"policies{index}", ADMIN, self._setting_policies(values))
+                for index in range(self.chance.choice((1, 2, 3)))
+            ]
         return Script(self.seed, settings, self.topics, tuple(actors))
+
+    def _setting_policies(self, values: Iterator[int]) -> tuple[Step, ...]:
+        chance = self.chance
+        steps: list[Step] = []
+        for _ in range(chance.randint(4, 12)):
+            steps.append(Step("wait", {"s": chance.choice((0.001, 0.01, 0.1, 1, 3))}))
+            facts: dict[str, Any] = {"topic": self._some_topic(), "policy": chance.choice(list(POLICIES))}
+            if chance.random() < 0.25:
+                steps.append(Step("get_policy", facts))
+            else:
+                facts["value"] = None if chance.random() < 0.15 else next(values)
+                steps.append(Step("set_policy", facts))
+        return tuple(steps)
 
     def _settings(self) -> dict[str, Any]:
         chance = self.chance

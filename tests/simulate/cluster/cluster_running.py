@@ -4,7 +4,7 @@ prepare   topics, and on most of them a subscription `keeper` that nobody touche
 act       all actors, and nature's faults among them
 resume    every fault has ended: within a bounded time each client is attached again, and each message is answered
 settle    consumers that are still there take and acknowledge all that comes
-look      owners, lookups and statistics at all brokers
+look      owners, lookups, statistics and policies at all brokers
 drain     clients are gone; each subscription is read to its end by a consumer of the judge's own
 """
 
@@ -21,6 +21,7 @@ from tests.simulate.cluster.cluster_admin import ClusterAdmin
 from tests.simulate.cluster.cluster_client import ClusterClient
 from tests.simulate.cluster.cluster_drawing import OWNER
 from tests.simulate.cluster.cluster_simulation import SESSION_MS, ClusterSimulation, zookeeper_host
+from tests.simulate.cluster.policy_watch import PolicyWatch
 from tests.simulate.life import HTTP_PORT
 from tests.simulate.loop import WALL_START_MS
 from tests.simulate.running import KEEPER, TOLD_S, Look, Run, backlogs, hidden_entries, settle
@@ -58,6 +59,7 @@ class _Running:
         self.tape = found.tape
         self.topics = {name: dict(facts) for name, facts in script.topics.items()}
         self.judge = self._admin("judge")
+        self.policies = PolicyWatch(cluster, found.tape, self.judge.paths)
         self.clients: list[ClusterClient] = []
         self.sending = asyncio.Event()
         self.acking = asyncio.Event()
@@ -68,20 +70,26 @@ class _Running:
         await self._prepare()
         clients = [(self._client(each.name), each) for each in self.script.actors if each.kind == CLIENT]
         self.clients = [client for client, _ in clients]
+        steps = [step for actor in self.script.actors for step in actor.steps]
+        has_policies = any(step.do == "set_policy" for step in steps)
+        watching = asyncio.create_task(self.policies.watch()) if has_policies else None
         async with asyncio.TaskGroup() as group:
             for client, actor in clients:
                 await client.__aenter__()
                 group.create_task(client.run(actor.steps))
             for actor in self.script.actors:
                 if actor.kind == ADMIN:
-                    group.create_task(self._admin(actor.name).run(actor.steps, asyncio.sleep))
+                    admin = self._admin(actor.name)
+                    admin.watch = self.policies
+                    group.create_task(admin.run(actor.steps, asyncio.sleep))
                 elif actor.kind == NATURE:
                     group.create_task(self._nature(actor))
             group.create_task(self._resume(len(clients)))
-        steps = [step for actor in self.script.actors for step in actor.steps]
         longest_s = max((step.facts["timeout_s"] for step in steps if step.do == "begin"), default=0)
         quiet_s = longest_s + TOLD_S if longest_s else QUIET_S
         await settle(self.clients, quiet_s)  # type: ignore[arg-type]
+        if watching is not None:
+            watching.cancel()
         self.found.attached = [
             (slot.topic, slot.subscription, slot.name)
             for client in self.clients
@@ -89,6 +97,7 @@ class _Running:
             if isinstance(slot, ConsumerSlot) and slot.is_open
         ]
         self.found.settled = await self._look()
+        await self.policies.look_at_rest()
         self._look_at_members()
         await self._look_at_owners()
         for client in self.clients:
