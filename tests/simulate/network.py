@@ -107,7 +107,7 @@ class WeatherTransport(MemoryTransport):
     def cut(self) -> None:
         """The connection is no more, and this side hears of it."""
         self.is_stalled = False
-        self.abort()
+        self.cut_off()
 
 
 class SimulatedNetwork(MemoryNetwork):

@@ -28,6 +28,8 @@ class MemoryTransport(asyncio.Transport):
         self._is_reading = True
         self._is_closing = False
         self.is_lost = False
+        self._is_cut_off = False
+        """Whether the other side has ended. The protocol may not know this yet, and may write."""
         self._is_held = False
         self._high = SLICE_BYTES
         self.peer: MemoryTransport
@@ -45,6 +47,8 @@ class MemoryTransport(asyncio.Transport):
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self._is_cut_off:
+            return  # As with a socket, what is written is lost.
         assert not self._is_closing or self.is_lost, "written after it was closed"
         self._unsent += data
         self._cross_soon()
@@ -128,7 +132,12 @@ class MemoryTransport(asyncio.Transport):
         if not self.is_lost:
             self.is_lost = True
             self.tell(self._protocol.connection_lost, None)
-            self.peer.abort()
+            self.peer.cut_off()
+
+    def cut_off(self) -> None:
+        """End this side, because the other side has ended."""
+        self._is_cut_off = True
+        self.abort()
 
 
 class MemoryPort(Port):

@@ -86,6 +86,9 @@ class ClusterClient(Client):
             except TimeoutError:
                 link.cut()
                 raise LinkLost from None
+            except BaseException:
+                link.cut()  # The producer or consumer that needs it is closed: no other one knows of it.
+                raise
             self._by_host[host] = link
             return link
 

@@ -106,7 +106,7 @@ class HostNetwork(SimulatedNetwork):
         self.is_partitioned = False
         ended, self.ended = self.ended, []
         for each in ended:
-            each.peer.abort()
+            each.peer.cut_off()
         for pair in self._pairs:
             for side in pair:
                 if not side.is_lost:

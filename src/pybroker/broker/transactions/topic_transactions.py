@@ -175,6 +175,10 @@ class TopicTransactions(CursorOwner):
             if not self._has_said_why:  # Logged once, because clients repeat the message immediately.
                 self._has_said_why = True
                 logs.error("transactions.start_failed", topic=topic.name, error=str(failure))
+        except Exception as failure:
+            # A bug, which is logged with the task. Without an answer, later messages would be stored in front of these.
+            error = StoreError(f"the transactions of {topic.name} cannot be started: {failure!r}")
+            raise
         finally:
             waiting, self._waiting = self._waiting, []
             begun, self._begun = self._begun, None
