@@ -33,6 +33,8 @@ _OF_A_NAMESPACE = frozenset(
         BUFFER_SNAPSHOT_INDEXES,
     }
 )
+COMPACTED = frozenset({CHANGE_EVENTS, BUFFER_SNAPSHOTS, BUFFER_SNAPSHOT_INDEXES})
+"""Topics of a namespace that brokers compact and read from the beginning. The last message of each key is never deleted."""
 _HEARTBEAT = re.compile(r"[^:]+:[0-9]+")  # host:port of a broker: its own namespace in the tenant pulsar
 
 

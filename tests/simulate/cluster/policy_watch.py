@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from tests.simulate import tape
-from tests.simulate.cluster.cluster_life import ClusterLife
 from tests.simulate.cluster.cluster_simulation import ClusterSimulation
 from tests.simulate.cluster.policy_writes import POLICIES, PolicyWrites, effective_value
 from tests.simulate.life import Gone
@@ -44,10 +43,10 @@ class PolicyWatch:
         if self._last_fault_s() > now_s - AFTERMATH_S:
             return
         writes = self._writes()
-        for life, topic, policy, value in self._in_force(writes):
+        for topic, policy, text, value in self._in_force(writes):
             possible = writes.possible(topic, policy, now_s - IN_FORCE_S)
             if value not in possible:
-                self._broken(f"{life.name} serves {topic} with {policy} {value}, and not with {_text(possible)}")
+                self._broken(f"{text}, and not with {_text(possible)}")
 
     def answered(self, name: str, topic: str, policy: str, value: int | None, asked_s: float) -> None:
         """Check a value that a broker has answered to an administrator."""
@@ -67,8 +66,8 @@ class PolicyWatch:
     async def _wrong_at_rest(self) -> list[str]:
         writes = self._writes()
         found = [
-            f"{life.name} serves {topic} with {policy} {value}, and not with {_text(writes.possible(topic, policy))}"
-            for life, topic, policy, value in self._in_force(writes)
+            f"{text}, and not with {_text(writes.possible(topic, policy))}"
+            for topic, policy, text, value in self._in_force(writes)
             if value not in writes.possible(topic, policy)
         ]
         for topic in dict.fromkeys(topic for topic, _ in writes.of):
@@ -98,15 +97,16 @@ class PolicyWatch:
         ]
         return found
 
-    def _in_force(self, writes: PolicyWrites) -> Iterator[tuple[ClusterLife, str, str, int | None]]:
-        """The values at the brokers that serve the topics; those that run and have a session."""
+    def _in_force(self, writes: PolicyWrites) -> Iterator[tuple[str, str, str, int | None]]:
+        """Topic, policy, description and value at each broker that serves the topic, runs and has a session."""
         for life in self._cluster.lives_now:
             assert life.service is not None
             for topic, policy in list(writes.of):
                 for path in self._paths(topic):
                     loaded = life.service.loaded.persistent.get(path)
                     if loaded is not None and not loaded.is_fenced and life.name in self._cluster.owners(path):
-                        yield life, topic, policy, effective_value(policy, loaded.policies)
+                        value = effective_value(policy, loaded.policies)
+                        yield topic, policy, f"{life.name} serves {path} with {policy} {value}", value
 
     def _writes(self) -> PolicyWrites:
         return PolicyWrites(self._tape.of(tape.POLICY_SETTING, tape.POLICY_SET))

@@ -15,10 +15,12 @@ from pybroker.broker.context import added_entry_metadata
 from pybroker.broker.context.while_served import while_served
 from pybroker.broker.topic.topic import Topic
 from pybroker.broker.transactions import transaction_recovery
+from pybroker.compaction.view import COMPACTION_SUBSCRIPTION
 from pybroker.errors import ServiceNotReady, StoreError, TopicChanging, TopicNotFound
 from pybroker.managed_ledger.info.managed_ledger_info import TRANSACTIONS_CURSOR
 from pybroker.metadata import metadata_paths
-from pybroker.model.system_topics import is_system_topic
+from pybroker.model.position import EARLIEST
+from pybroker.model.system_topics import COMPACTED, is_system_topic
 from pybroker.runtime import logs
 from pybroker.waiting.keyed_lock import KeyedLock
 
@@ -179,6 +181,7 @@ class TopicLoading:
                     await self._closing.unload(fenced)
                 load.step = OPENS
                 ledger = await self._open_ledger(name, load.may_create)
+                await self._keep_for_compaction(name, ledger)
                 await added_entry_metadata.restore(ledger, self._broker_context.added_metadata)
                 load.step = RECOVERS
                 buffer = await self._recover_transactions(load, ledger, deadline)
@@ -233,6 +236,14 @@ class TopicLoading:
                 await transaction_recovery.adopt(self._ledgers, ledger, start)
         max_open = self._runtime.config.max_open_transactions_per_topic
         return await transaction_recovery.recover(ledger, self._runtime.clock, max_open, load.replay)
+
+    async def _keep_for_compaction(self, name: TopicName, ledger: ManagedLedger) -> None:
+        """Create the cursor of the compaction of a system topic, as in Pulsar. Readers have no durable cursor, so entries
+        that have not been compacted would be deleted with their ledger.
+        """
+        if name.local_name in COMPACTED and COMPACTION_SUBSCRIPTION not in ledger.cursors:
+            start = ledger.position_before(EARLIEST)
+            await self._ledgers.create_cursor(ledger, COMPACTION_SUBSCRIPTION, start, {})
 
     async def _open_ledger(self, name: TopicName, may_create: bool) -> ManagedLedger:
         path = metadata_paths.managed_ledger(name)

@@ -20,7 +20,7 @@ from pybroker.compaction.view import COMPACTION_SUBSCRIPTION, read_view
 from pybroker.errors import BrokerError, StoreError
 from pybroker.model.counters import LATENCY_BOUNDS_MS, Buckets
 from pybroker.model.position import EARLIEST, Position
-from pybroker.model.system_topics import CHANGE_EVENTS
+from pybroker.model.system_topics import COMPACTED
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class TopicCompaction:
         """Start a compaction if the size of the uncompacted entries exceeds the policy's threshold. Raises StoreError."""
         topic = self._topic
         threshold_bytes = topic.policies.compaction_threshold
-        is_always_compacted = topic.name.local_name == CHANGE_EVENTS
+        is_always_compacted = topic.name.local_name in COMPACTED
         if (threshold_bytes <= 0 and not is_always_compacted) or self.status is CompactionStatus.RUNNING:
             return
         present = self._registry.subscriptions.get(COMPACTION_SUBSCRIPTION)
