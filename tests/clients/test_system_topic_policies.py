@@ -187,10 +187,10 @@ def publishing_first(
     """Before each message of this broker, publish one of another broker, which has read nothing of this one's change."""
     publish = system_topic_policies._Namespace.publish
 
-    async def after_another(self: Any, key: str, value: bytes | None, *, is_global: bool) -> Position:
+    async def after_another(self: Any, key: str, value: bytes | None, **facts: Any) -> Position:
         if documents_of_others:
             await events.send(encode_event(TOPIC, documents_of_others.pop(0), "standalone"), key=event_key(TOPIC))
-        return await publish(self, key, value, is_global=is_global)
+        return await publish(self, key, value, **facts)
 
     monkeypatch.setattr(system_topic_policies._Namespace, "publish", after_another)
 
@@ -211,7 +211,7 @@ async def test_change_keeps_policies_that_another_broker_sets_at_the_same_time(
     assert of_others == []
 
 
-async def test_refused_change_restores_policies_that_it_has_overwritten(
+async def test_change_that_is_refused_when_it_is_repeated_changes_nothing(
     broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = await client.producer(EVENTS)
@@ -233,7 +233,7 @@ async def test_change_ends_with_an_error_if_other_brokers_do_not_stop(
     events = await client.producer(EVENTS)
     of_others = [{"maxConsumerPerTopic": number} for number in range(1, 100)]
     publishing_first(monkeypatch, events, of_others)  # type: ignore[arg-type]
-    with pytest.raises(AdminError, match="other brokers set at the same time"):
+    with pytest.raises(AdminError, match="other brokers change them at the same time"):
         await change(broker, maxProducerPerTopic=3)
     assert len(of_others) == 99 - system_topic_policies.MAX_ATTEMPTS
 
@@ -246,9 +246,9 @@ async def test_change_begins_with_the_last_policies_in_the_system_topic(
     sent: list[bytes | None] = []
     publish = system_topic_policies._Namespace.publish
 
-    async def recorded(self: Any, key: str, value: bytes | None, *, is_global: bool) -> Position:
+    async def recorded(self: Any, key: str, value: bytes | None, **facts: Any) -> Position:
         sent.append(value)
-        return await publish(self, key, value, is_global=is_global)
+        return await publish(self, key, value, **facts)
 
     monkeypatch.setattr(system_topic_policies._Namespace, "publish", recorded)
     for number in range(1, 20):
@@ -256,7 +256,7 @@ async def test_change_begins_with_the_last_policies_in_the_system_topic(
         await change(broker, maxProducerPerTopic=number)
         expected = {"messageTTLInSeconds": 5, "maxConsumerPerTopic": number, "maxProducerPerTopic": number}
         assert await found(broker) == TopicPolicies(**expected)  # type: ignore[arg-type]
-    assert len(sent) == 19, "no change has overwritten the policies of the other broker"
+    assert len(sent) == 19, "no change was repeated"
 
 
 async def test_change_that_waits_ends_when_the_broker_stops_reading(
@@ -272,3 +272,37 @@ async def test_change_that_waits_ends_when_the_broker_stops_reading(
     await store.close()
     with pytest.raises(StoreError, match="does not read"):
         await changing
+
+
+async def test_policies_stay_when_ledgers_of_their_topic_are_sealed_and_no_broker_reads_them(tmp_path: Path) -> None:
+    rollover = {"managedLedgerMaxEntriesPerLedger": 2, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
+    topics = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(7)]
+    async with embed(tmp_path, **rollover) as broker:
+        broker.broker.service.keep_topic_policies_in_system_topics()
+        for number, topic in enumerate(topics, 1):
+            await change(broker, topic, messageTTLInSeconds=number)
+        for _ in range(2):
+            await broker.restart()
+            broker.broker.service.keep_topic_policies_in_system_topics()
+            events = await broker.broker.service.topics.get(TopicName.parse(EVENTS), may_create=False)
+            await events.ledger.trim()  # as at a rollover
+            assert list(events.subscriptions) == ["__compaction"]
+        for number, topic in enumerate(topics, 1):
+            assert await found(broker, topic) == TopicPolicies(messageTTLInSeconds=number)
+
+
+async def test_compaction_keeps_policies_and_deletes_former_events(tmp_path: Path) -> None:
+    rollover = {"managedLedgerMaxEntriesPerLedger": 2, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
+    async with embed(tmp_path, **rollover) as broker:
+        broker.broker.service.keep_topic_policies_in_system_topics()
+        for ttl in range(1, 10):
+            await change(broker, messageTTLInSeconds=ttl)
+        events = await broker.broker.service.topics.get(TopicName.parse(EVENTS), may_create=False)
+        ledgers = len(list(events.ledger.ledgers.rows()))
+        await events.compaction.start_if_due()
+        await until(lambda: not events.compaction.is_running, 0.01)
+        await events.ledger.trim()
+        assert len(list(events.ledger.ledgers.rows())) < ledgers
+        await broker.restart()
+        broker.broker.service.keep_topic_policies_in_system_topics()
+        assert await found(broker) == TopicPolicies(messageTTLInSeconds=9)

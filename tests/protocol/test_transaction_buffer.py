@@ -481,6 +481,22 @@ async def test_the_first_transaction_waits_for_its_cursor_and_a_failure_to_make_
     assert await send(broker, topic, txn(1))
 
 
+async def test_a_bug_at_the_first_transaction_is_logged_and_its_messages_are_answered(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await broker.topic(TOPIC)
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(broker.service.broker_context.ledgers, "create_cursor", fail)
+        with pytest.raises(PersistenceError, match="cannot be started"):
+            await send(broker, topic, txn(1))
+    assert any("task.failed" in record.getMessage() for record in caplog.records)
+    assert await send(broker, topic, txn(1))
+
+
 async def test_a_non_persistent_topic_takes_no_transactions(broker: MemoryBroker) -> None:
     topic = await broker.service.topics.any(TopicName.parse("non-persistent://public/default/n"), may_create=True)
     peer = RecordingPeer()

@@ -87,7 +87,10 @@ def _of_memory(life: BrokerLife) -> Iterator[str]:
     memory.budget.check_invariants()
     assert life.service is not None
     recent_bytes = life.service.ledgers.resources.recent_reads.size_bytes
+    is_compacting = any(topic.compaction.is_running for topic in life.service.loaded.persistent.values())
     for name, part in memory.budget.parts.items():
+        if part is memory.compaction and is_compacting:
+            continue  # A system topic, which is compacted from time to time.
         if part.waiting:
             yield f"{part.waiting} wait for memory of {name}"
         # Caches keep what they have, and a checkpoint has not taken all of what was written.

@@ -24,13 +24,13 @@ IMPATIENT_S = (1.5, 3.0)
 WEIGHTS = (3, 3, 3, 1, 2, 1, 1, 1, 1, 1, 1)
 
 
-def draw_cluster(seed: int) -> Script:
-    """The script of `seed`."""
-    return _Drawing(seed).script()
+def draw_cluster(seed: int, *, has_policies: bool = False) -> Script:
+    """The script of `seed`. With `has_policies`, administrators set topic policies in any case."""
+    return _Drawing(seed, has_policies=has_policies).script()
 
 
 class _Drawing:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, has_policies: bool) -> None:
         self.seed = seed
         self.chance = chance = Random(f"cluster script {seed}")
         self.theme = chance.choice(("mixed", "faults", "moves", "owner", "calm"))
@@ -45,7 +45,7 @@ class _Drawing:
         self.more = Random(f"more of cluster {seed}")
         self.has_transactions = self.more.random() < 0.4
         self.of_policies = Random(f"policies of cluster {seed}")
-        self.has_policies = self.of_policies.random() < 0.3
+        self.has_policies = self.of_policies.random() < 0.3 or has_policies
 
     def script(self) -> Script:
         chance = self.chance
@@ -71,17 +71,18 @@ class _Drawing:
             settings |= {"system_topic_enabled": True, "topic_level_policies_enabled": True}
             self.chance = self.of_policies
             values = count_from(FIRST_VALUE)
+            pauses_s = self.chance.choice(((0.001, 0.01, 0.1, 1, 3), (0, 0.0005, 0.002)))
             actors += [
-                ActorScript(f"policies{index}", ADMIN, self._setting_policies(values))
+                ActorScript(f"policies{index}", ADMIN, self._setting_policies(values, pauses_s))
                 for index in range(self.chance.choice((1, 2, 3)))
             ]
         return Script(self.seed, settings, self.topics, tuple(actors))
 
-    def _setting_policies(self, values: Iterator[int]) -> tuple[Step, ...]:
+    def _setting_policies(self, values: Iterator[int], pauses_s: tuple[float, ...]) -> tuple[Step, ...]:
         chance = self.chance
         steps: list[Step] = []
         for _ in range(chance.randint(4, 12)):
-            steps.append(Step("wait", {"s": chance.choice((0.001, 0.01, 0.1, 1, 3))}))
+            steps.append(Step("wait", {"s": chance.choice(pauses_s)}))
             facts: dict[str, Any] = {"topic": self._some_topic(), "policy": chance.choice(list(POLICIES))}
             if chance.random() < 0.25:
                 steps.append(Step("get_policy", facts))

@@ -1,10 +1,9 @@
-"""Mutants of a cluster: ownership, lookups, sessions, release, cursors, take-over of ledgers, transactions, and policies."""
+"""Mutants of a cluster: ownership, lookups, sessions, fencing, release, cursors, and take-over of ledgers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -15,15 +14,11 @@ from pybroker.bookkeeper_store.pulsar_records import PulsarRecord
 from pybroker.broker.cluster import java_transaction_snapshots
 from pybroker.broker.cluster.remote_participants import OwnersParticipants
 from pybroker.broker.cluster.unattended_coordinators import UnattendedCoordinators
-from pybroker.broker.lifecycle import topic_loading
 from pybroker.broker.lifecycle.bundle_closing import BundleClosing
-from pybroker.broker.policies.policy_changes import PolicyChanges
-from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies, _Namespace
 from pybroker.broker.publishing.topic_deduplication import TopicDeduplication
 from pybroker.broker.transactions import transaction_recovery
 from pybroker.broker.transactions.transaction_buffer import TransactionBuffer
 from pybroker.client import client_connection
-from pybroker.client.consuming.partition_consumer import PartitionConsumer
 from pybroker.cluster.advertised_addresses import LookupResult
 from pybroker.cluster.membership.cluster_membership import ClusterMembership
 from pybroker.cluster.membership.registered_brokers import RegisteredBrokers
@@ -37,9 +32,6 @@ from pybroker.errors import BadVersionError, MetadataError
 from pybroker.metadata.metadata_store import ANY_VERSION, Put
 from pybroker.metadata.session_report import SessionEvent
 from pybroker.model.names import TopicName
-from pybroker.model.policies import TopicPolicies
-from pybroker.model.position import EARLIEST, LATEST, Position
-from pybroker.model.system_topics import CHANGE_EVENTS
 from pybroker.transactions.transaction_log import TransactionLog
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.zookeeper import session
@@ -407,73 +399,6 @@ def a_topic_waits_for_snapshots_while_its_bundle_is_released(patch: pytest.Monke
     patch.setattr(java_transaction_snapshots, "while_served", wait)
 
 
-# --- topic policies --------------------------------------------------------------------------------------------------------
-
-
-def changes_of_policies_are_answered_before_they_are_stored(patch: pytest.MonkeyPatch) -> None:
-    published = _Namespace.publish
-
-    async def later(self: _Namespace, key: str, value: bytes | None, is_global: bool) -> None:
-        with suppress(Exception):
-            await published(self, key, value, is_global=is_global)
-
-    async def publish(self: _Namespace, key: str, value: bytes | None, *, is_global: bool) -> Position:
-        self._tasks.start(later(self, key, value, is_global), "publish")
-        return EARLIEST
-
-    patch.setattr(_Namespace, "publish", publish)
-
-
-def loaded_topics_keep_their_former_policies(patch: pytest.MonkeyPatch) -> None:
-    def nothing(self: SystemTopicPolicies, namespace: _Namespace, topic: TopicName) -> None:
-        """The topic has the policies with which it was loaded."""
-
-    patch.setattr(SystemTopicPolicies, "changed", nothing)
-
-
-def partitions_keep_their_former_policies(patch: pytest.MonkeyPatch) -> None:
-    def apply(self: PolicyChanges, topic: TopicName, policies: TopicPolicies | None) -> None:
-        loaded = self._loaded.get(topic)
-        if loaded is not None and not loaded.is_fenced:
-            loaded.own_policies_changed(policies or TopicPolicies())
-
-    patch.setattr(PolicyChanges, "topic_read_again", apply)
-
-
-def changes_of_policies_overwrite_those_of_other_brokers(patch: pytest.MonkeyPatch) -> None:
-    """A change begins with the policies that this broker knows."""
-
-    async def nothing(self: _Namespace) -> None:
-        """The policies of other brokers may be unknown yet."""
-
-    @contextmanager
-    def unseen(self: _Namespace, topic: TopicName) -> Iterator[list[Any]]:
-        yield []
-
-    patch.setattr(_Namespace, "catch_up", nothing)
-    patch.setattr(_Namespace, "changes_of", unseen)
-
-
-def policies_that_change_during_a_reconnection_are_missed(patch: pytest.MonkeyPatch) -> None:
-    subscribe = PartitionConsumer._subscribe_command
-
-    def from_the_end(self: PartitionConsumer, consumer_id: int) -> pb.BaseCommand:
-        command = subscribe(self, consumer_id)
-        if self.topic.local_name == CHANGE_EVENTS and self._last_taken is not None:
-            command.subscribe.start_message_id.ledgerId = LATEST.ledger_id
-            command.subscribe.start_message_id.entryId = LATEST.entry_id
-        return command
-
-    patch.setattr(PartitionConsumer, "_subscribe_command", from_the_end)
-
-
-def a_topic_waits_for_policies_while_its_bundle_is_released(patch: pytest.MonkeyPatch) -> None:
-    async def wait(ownership: Any, topic: TopicName, work: Any) -> Any:
-        return await work
-
-    patch.setattr(topic_loading, "while_served", wait)
-
-
 CLUSTER_BUGS = (
     a_lost_session_is_handled_two_seconds_late,
     a_lost_session_is_ignored,
@@ -511,10 +436,4 @@ CLUSTER_BUGS = (
     the_next_broker_does_not_read_the_log_of_a_coordinator,
     the_next_owner_does_not_read_open_transactions,
     a_topic_waits_for_snapshots_while_its_bundle_is_released,
-    changes_of_policies_are_answered_before_they_are_stored,
-    loaded_topics_keep_their_former_policies,
-    partitions_keep_their_former_policies,
-    changes_of_policies_overwrite_those_of_other_brokers,
-    policies_that_change_during_a_reconnection_are_missed,
-    a_topic_waits_for_policies_while_its_bundle_is_released,
 )

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 from tests.fuzz import test_dispatch_bugs as dispatch
 from tests.fuzz import test_managed_ledger_bugs as ledgers
-from tests.simulate.cluster.cluster_outcome import play_cluster_seed
+from tests.simulate.cluster.cluster_drawing import draw_cluster
+from tests.simulate.cluster.cluster_outcome import play_cluster, play_cluster_seed
 from tests.simulate.outcome import play_seed
 from tests.simulate.planted import at_once, of_operation, of_transactions, plain
 from tests.simulate.planted.of_cluster import CLUSTER_BUGS
+from tests.simulate.planted.of_policies import POLICY_BUGS
 from tests.simulate.planted.of_shared_metadata import SHARED_METADATA_BUGS
 from tests.simulate.shared_metadata_story import SharedMetadataStory
 from tests.support.planting import Plant
@@ -31,6 +33,10 @@ def _findings_of_story(seed: int) -> list[tuple[str, str]]:
 
 def _findings_of_cluster(seed: int) -> list[tuple[str, str]]:
     return play_cluster_seed(seed).findings
+
+
+def _findings_of_policies(seed: int) -> list[tuple[str, str]]:
+    return play_cluster(draw_cluster(seed, has_policies=True)).findings
 
 
 class Planted(NamedTuple):
@@ -121,4 +127,5 @@ PLANTED = (
     _plain(of_operation.memory_of_documents_is_not_given_back),
     *(Planted(plant, is_race=True, seeds=200, play=_findings_of_story) for plant in SHARED_METADATA_BUGS),
     *(Planted(plant, is_race=True, seeds=400, play=_findings_of_cluster) for plant in CLUSTER_BUGS),
+    *(Planted(plant, is_race=True, seeds=100, play=_findings_of_policies) for plant in POLICY_BUGS),
 )

@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.broker.policies import topic_policy_table
 from pybroker.broker.policies.policy_events import (
+    BASE_PROPERTY,
     InvalidEvent,
     PolicyEvent,
     StoredPolicies,
     decode_event,
     encode_event,
     event_key,
+    event_properties,
 )
 from pybroker.broker.policies.topic_policy_table import TopicPolicyTable
 from pybroker.model.names import NamespaceName, TopicName
@@ -34,6 +37,7 @@ from pybroker.model.policies import (
     TopicPolicies,
     to_pulsar_topic_policies,
 )
+from pybroker.model.position import EARLIEST, Position
 
 SCHEMA = fastavro.parse_schema(
     json.loads(resources.files("pybroker.broker.policies").joinpath("change_events.avsc").read_text(encoding="utf-8"))
@@ -191,6 +195,63 @@ def test_damaged_value_is_an_event_or_refused(data: st.DataObject) -> None:
         value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(InvalidEvent):
         decode_event(TOPIC.namespace, KEY, bytes(value[: data.draw(st.integers(0, len(value)))]))
+
+
+def ttl_event(ttl: int | None, base: Position | None = None) -> PolicyEvent:
+    stored = None if ttl is None else StoredPolicies(TopicPolicies(messageTTLInSeconds=ttl), {})
+    return PolicyEvent(TOPIC, False, stored, base)
+
+
+def at(entry_id: int) -> Position:
+    return Position(5, entry_id)
+
+
+def test_base_of_a_change_is_in_the_properties_of_its_message() -> None:
+    value = encode_event(TOPIC, {"messageTTLInSeconds": 5}, "c1")
+    for base in (None, EARLIEST, Position(7, 3)):
+        assert decode_event(TOPIC.namespace, KEY, value, event_properties(base)).base == base
+    assert decode_event(TOPIC.namespace, KEY, value, {BASE_PROPERTY: "x"}).base is None
+
+
+def test_change_with_an_outdated_base_is_not_applied() -> None:
+    table = TopicPolicyTable()
+    assert table.base_of(TOPIC) == EARLIEST
+    assert table.apply(ttl_event(1, EARLIEST), at(0))
+    assert not table.apply(ttl_event(2, EARLIEST), at(1))
+    assert table.apply(ttl_event(3, at(0)), at(2))
+    assert not table.apply(ttl_event(4, at(0)), at(3))
+    assert table.in_force(TOPIC).messageTTLInSeconds == 3
+    assert table.base_of(TOPIC) == at(2)
+
+
+def test_event_without_base_is_always_applied() -> None:
+    table = TopicPolicyTable()
+    assert table.apply(ttl_event(1, EARLIEST), at(0))
+    assert table.apply(ttl_event(2), at(1))
+    assert not table.apply(ttl_event(3, at(0)), at(2))
+    assert table.apply(ttl_event(None), at(3))
+    assert not table.apply(ttl_event(4, at(1)), at(4)), "a deletion is newer"
+    assert table.apply(ttl_event(5, at(3)), at(5))
+    assert table.in_force(TOPIC).messageTTLInSeconds == 5
+
+
+def test_outdated_event_that_compaction_has_kept_yields_to_the_repeated_change() -> None:
+    """Compaction has removed the events at 0 and 1. The event at 2 was outdated; its broker repeats the change at 3."""
+    table = TopicPolicyTable()
+    assert table.apply(ttl_event(1, at(0)), at(2))
+    assert table.apply(ttl_event(2, at(1)), at(3))
+    assert table.in_force(TOPIC).messageTTLInSeconds == 2
+
+
+def test_deletions_are_forgotten_above_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_policy_table, "MAX_DELETIONS", 2)
+    table = TopicPolicyTable()
+    names = [TopicName.parse(f"persistent://t/ns/{number}") for number in range(4)]
+    table.apply(ttl_event(1), at(0))
+    for number, name in enumerate(names, 1):
+        table.apply(PolicyEvent(name, False, None), at(number))
+    assert [table.base_of(name) for name in names] == [EARLIEST, EARLIEST, at(3), at(4)]
+    assert table.base_of(TOPIC) == at(0)
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.none() | st.integers(1, 9)), max_size=30)

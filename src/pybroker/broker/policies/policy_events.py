@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,9 +18,12 @@ import msgspec
 from pybroker.errors import InvalidTopicName
 from pybroker.model.names import DOMAINS, NamespaceName, TopicName
 from pybroker.model.policies import TopicPolicies, from_pulsar_topic_policies, to_pulsar_topic_policies
+from pybroker.model.position import Position
 from pybroker.schema.schema_data import SchemaData, SchemaType
 
 GLOBAL_PREFIX = "__G__"
+BASE_PROPERTY = "pybroker-base"
+"""Property of a message of pybroker: the position of the event that the change began with."""
 _SCHEMA_PROPERTIES = {"__alwaysAllowNull": "true", "__jsr310ConversionEnabled": "false"}  # read by Pulsar's clients
 
 
@@ -48,10 +52,17 @@ class PolicyEvent(NamedTuple):
     is_global: bool
     stored: StoredPolicies | None
     """None: the topic has no such policies."""
+    base: Position | None = None
+    """Position of the event that the change began with; EARLIEST without one. None: the event applies in any case."""
 
 
 def event_key(topic: TopicName, *, is_global: bool = False) -> str:
     return f"{GLOBAL_PREFIX}{topic}" if is_global else str(topic)
+
+
+def event_properties(base: Position | None) -> dict[str, str]:
+    """Return the properties of a message whose change began with the event at `base`. Java brokers ignore them."""
+    return {} if base is None else {BASE_PROPERTY: str(base)}
 
 
 def encode_event(topic: TopicName, document: Mapping[str, Any], cluster: str) -> bytes:
@@ -75,11 +86,25 @@ def encode_event(topic: TopicName, document: Mapping[str, Any], cluster: str) ->
     return written.getvalue()
 
 
-def decode_event(namespace: NamespaceName, key: str, value: bytes | None) -> PolicyEvent:
+def decode_event(
+    namespace: NamespaceName, key: str, value: bytes | None, properties: Mapping[str, str] = MappingProxyType({})
+) -> PolicyEvent:
     """Decode a message of the system topic of `namespace`. Raises InvalidEvent.
 
     As in Pulsar, an event with the action DELETE has the same effect as a message without a value.
     """
+    return _decoded(namespace, key, value)._replace(base=_base_of(properties))
+
+
+def _base_of(properties: Mapping[str, str]) -> Position | None:
+    ledger_id, _, entry_id = properties.get(BASE_PROPERTY, "").partition(":")
+    try:
+        return Position(int(ledger_id), int(entry_id))
+    except ValueError:
+        return None
+
+
+def _decoded(namespace: NamespaceName, key: str, value: bytes | None) -> PolicyEvent:
     if not value:
         is_global = key.startswith(GLOBAL_PREFIX)
         return PolicyEvent(_topic(namespace, key.removeprefix(GLOBAL_PREFIX)), is_global, None)

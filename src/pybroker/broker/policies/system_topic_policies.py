@@ -4,11 +4,11 @@ Used with ledgers on BookKeeper. When a topic of a namespace first needs its pol
 topic, as a client of the cluster, and then follows it. After an error, a new reader starts; meanwhile the former policies
 apply.
 
-A message has all policies of a topic, and the last message applies. So a change begins with the policies in the last
-message of the system topic. The broker publishes the changed policies, and reads them back. If another broker has
-published policies of the same topic in between, the broker repeats the change with the other broker's policies, which
-its own message has overwritten. If the broker is killed between these two messages, the other broker's change is lost,
-as it is with Java brokers.
+A message has all policies of a topic, and the last message applies. So a change begins with the last message of the
+system topic. The broker publishes the changed policies with the position of that message as their base, and reads its own
+message back. If another broker has published policies of the same topic in between, no broker applies the message
+(`topic_policy_table.py`), and this broker repeats the change with the new policies. Java brokers apply all messages, until
+the repeated one replaces them.
 
 Limits: at most `MAX_NAMESPACES` namespaces have readers. Above, readers of namespaces without loaded topics are
 stopped, longest unused first.
@@ -20,7 +20,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pybroker.broker.policies.policy_events import (
     InvalidEvent,
@@ -29,6 +29,7 @@ from pybroker.broker.policies.policy_events import (
     decode_event,
     encode_event,
     event_key,
+    event_properties,
     event_schema,
 )
 from pybroker.broker.policies.topic_policy_table import NO_POLICIES, TopicPolicyTable
@@ -65,8 +66,9 @@ LAST_MESSAGE_TIMEOUT_S = 5.0
 """Maximum wait for a last message that the topic reports but does not deliver."""
 CATCH_UP_TIMEOUT_S = 30.0
 """Maximum wait of a change until this broker has read the system topic to its end."""
-MAX_ATTEMPTS = 10
-"""Number of publications of one change, if other brokers change the policies of the same topic at the same time."""
+MAX_ATTEMPTS = 20
+"""Number of publications of one change, if other brokers change the policies of the same topic at the same time. One of
+these brokers succeeds each time."""
 
 _FAILURES = (BrokerError, ClientError, AccessRefused, OSError)
 
@@ -114,44 +116,24 @@ class SystemTopicPolicies(TopicPoliciesStore):
                 raise AdminError(
                     412, f"{topic} cannot have policies: it is a system topic, or its namespace is being deleted"
                 )
-            await self._catch_up(namespace, topic)
-            current = namespace.table.local(topic)
-            for attempt in range(MAX_ATTEMPTS):
-                others = await self._change(namespace, topic, current, change, is_repeated=attempt > 0)
-                if not others:
+            for _ in range(MAX_ATTEMPTS):
+                await self._catch_up(namespace, topic)
+                if await self._change(namespace, topic, change):
                     return
-                current = others[-1]
         raise AdminError(
             409,
-            f"The policies of {topic} were changed, and may have replaced policies that other brokers set at the same"
-            " time: read the policies before you repeat the request",
+            f"The policies of {topic} were not changed, because other brokers change them at the same time: try again",
         )
 
-    async def _change(
-        self,
-        namespace: _Namespace,
-        topic: TopicName,
-        current: StoredPolicies | None,
-        change: Change,
-        *,
-        is_repeated: bool,
-    ) -> list[StoredPolicies | None]:
-        """Apply `change` to the `current` policies, and publish the result.
-
-        If the publication has overwritten policies that another broker published after `current`, return all policies
-        of other brokers since `current`, in order.
+    async def _change(self, namespace: _Namespace, topic: TopicName, change: Change) -> bool:
+        """Apply `change` to the policies of the topic, and publish the result. Return False if brokers do not apply it,
+        because another broker has published policies first.
         """
-        document, policies = (current or NO_POLICIES).document, copy_of((current or NO_POLICIES).policies)
-        try:
-            change(policies)
-        except AdminError:
-            if is_repeated:  # The first attempt has overwritten these policies.
-                await self._publish(namespace, topic, dict(document))
-            raise
-        with namespace.changes_of(topic) as changes:
-            own = await self._publish(namespace, topic, (current or NO_POLICIES).changed(policies))
-        is_overwriting = any(position < own for position, _ in changes)
-        return [stored for position, stored in changes if position != own] if is_overwriting else []
+        current, base = namespace.table.local(topic) or NO_POLICIES, namespace.table.base_of(topic)
+        policies = copy_of(current.policies)
+        change(policies)
+        with namespace.applied_events(topic) as applied:
+            return await self._publish(namespace, topic, current.changed(policies), base=base) in applied
 
     async def delete(self, topic: TopicName) -> None:
         async with self._changing.held(topic):
@@ -215,15 +197,22 @@ class SystemTopicPolicies(TopicPoliciesStore):
             ) from error
 
     async def _publish(
-        self, namespace: _Namespace, topic: TopicName, document: dict[str, object] | None, *, is_global: bool = False
+        self,
+        namespace: _Namespace,
+        topic: TopicName,
+        document: dict[str, object] | None,
+        *,
+        is_global: bool = False,
+        base: Position | None = None,
     ) -> Position:
-        """Return the position of the published event."""
+        """Publish an event, and read it back. Return its position."""
         try:
             value = None if document is None else encode_event(topic, document, self.cluster)
         except (TypeError, ValueError) as error:
             raise AdminError(412, f"The policies of {topic} cannot be stored in {namespace.topic}: {error}") from error
         try:
-            return await namespace.publish(event_key(topic, is_global=is_global), value, is_global=is_global)
+            key = event_key(topic, is_global=is_global)
+            return await namespace.publish(key, value, is_global=is_global, base=base)
         except TimeoutError:
             raise StoreError(
                 f"It is unknown whether the policies of {topic} were changed: the change could not be read "
@@ -259,17 +248,6 @@ class SystemTopicPolicies(TopicPoliciesStore):
         return found
 
 
-_StoredAt = tuple[Position, StoredPolicies | None]
-
-
-class _Changes(NamedTuple):
-    """Events of one topic that are read while this broker changes its policies."""
-
-    after: Position
-    """Events up to here are older than the change; a new reader reads them again."""
-    events: list[_StoredAt]
-
-
 class _Namespace:
     """Reader and writer of one namespace's system topic."""
 
@@ -281,7 +259,7 @@ class _Namespace:
         self._owner = owner
         self._reader: MessageConsumer | None = None
         """Set while the broker follows the system topic."""
-        self._changes: dict[TopicName, _Changes] = {}
+        self._applied: dict[TopicName, set[Position]] = {}
         self._progress = asyncio.Event()
         self._producer: Producer | None = None
         self._opening = asyncio.Lock()
@@ -357,16 +335,16 @@ class _Namespace:
             return None
         position = Position(message.id.ledger_id, message.id.entry_id)
         try:
-            event = decode_event(self._name, message.key or "", message.value)
+            event = decode_event(self._name, message.key or "", message.value, message.properties)
         except InvalidEvent as invalid:
             logs.warning(
                 "topic_policies.event_skipped", topic=self.topic, position=str(message.id), reason=str(invalid)
             )
         else:
-            table.apply(event)
-            changes = self._changes.get(event.topic)
-            if changes is not None and not event.is_global and position > changes.after:
-                changes.events.append((position, event.stored))
+            if not table.apply(event, position):
+                logs.info("topic_policies.change_outdated", topic=event.topic, position=str(position))
+            elif not event.is_global and event.topic in self._applied:
+                self._applied[event.topic].add(position)
         table.read_up_to = position
         self._progress.set()
         return event
@@ -390,12 +368,14 @@ class _Namespace:
 
     # --- writing
 
-    async def publish(self, key: str, value: bytes | None, *, is_global: bool) -> Position:
+    async def publish(
+        self, key: str, value: bytes | None, *, is_global: bool, base: Position | None = None
+    ) -> Position:
         """Publish an event and wait until it has been read back. Return its position. Raises TimeoutError, and one of
         `_FAILURES`.
         """
         async with self._used():
-            stored = Position(*await self._send(key, value, is_global=is_global))
+            stored = Position(*await self._send(key, value, is_global=is_global, base=base))
             async with asyncio.timeout(READ_BACK_TIMEOUT_S):
                 await self._read_to(stored)
         return stored
@@ -423,17 +403,17 @@ class _Namespace:
         await self._progress.wait()
 
     @contextmanager
-    def changes_of(self, topic: TopicName) -> Iterator[list[_StoredAt]]:
-        """Collect the events of `topic` for this cluster that are read in this context and are not in the table yet,
-        with their positions. At most one context for each topic.
+    def applied_events(self, topic: TopicName) -> Iterator[set[Position]]:
+        """Collect the positions of the events of `topic` that are read and applied in this context. At most one context
+        for each topic.
         """
-        self._changes[topic] = _Changes(self.table.read_up_to, [])
+        self._applied[topic] = set()
         try:
-            yield self._changes[topic].events
+            yield self._applied[topic]
         finally:
-            del self._changes[topic]
+            del self._applied[topic]
 
-    async def _send(self, key: str, value: bytes | None, *, is_global: bool) -> EntryId:
+    async def _send(self, key: str, value: bytes | None, *, is_global: bool, base: Position | None = None) -> EntryId:
         async with self._opening:
             if self._producer is None or self._producer.state in {ProducerState.FAILED, ProducerState.CLOSED}:
                 schema = event_schema()
@@ -452,6 +432,7 @@ class _Namespace:
                 self._owner.broker_context.runtime.clock.wall_ms(),
                 value,
                 key=key,
+                properties=event_properties(base),
                 replicate_to=() if is_global else (self._owner.cluster,),
                 schema_version=producer.schema_version,
             )
