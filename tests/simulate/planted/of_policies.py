@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pybroker.broker.lifecycle import topic_loading
 from pybroker.broker.lifecycle.topic_loading import TopicLoading
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies, _Namespace
@@ -76,13 +75,6 @@ def policies_that_change_during_a_reconnection_are_missed(patch: pytest.MonkeyPa
     patch.setattr(PartitionConsumer, "_subscribe_command", from_the_end)
 
 
-def a_topic_waits_for_policies_while_its_bundle_is_released(patch: pytest.MonkeyPatch) -> None:
-    async def wait(ownership: Any, topic: TopicName, work: Any) -> Any:
-        return await work
-
-    patch.setattr(topic_loading, "while_served", wait)
-
-
 def events_are_deleted_before_they_are_compacted(patch: pytest.MonkeyPatch) -> None:
     """The next owner of the system topic deletes the ledgers of the former one."""
 
@@ -98,6 +90,5 @@ POLICY_BUGS = (
     partitions_keep_their_former_policies,
     changes_of_policies_overwrite_those_of_other_brokers,
     policies_that_change_during_a_reconnection_are_missed,
-    a_topic_waits_for_policies_while_its_bundle_is_released,
     events_are_deleted_before_they_are_compacted,
 )
