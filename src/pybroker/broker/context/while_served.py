@@ -34,7 +34,7 @@ async def while_served(ownership: TopicOwnership | None, topic: TopicName, work:
             served.require_served(topic)
         except (ServiceNotReady, TopicNotFound) as error:
             refusal = error
-            limit.reschedule(loop.time())
+            limit.reschedule(0)  # now
         else:
             timer = loop.call_later(SERVED_CHECK_S, check)
 
