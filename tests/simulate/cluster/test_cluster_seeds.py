@@ -28,7 +28,7 @@ def test_first_cluster_seeds(first: int) -> None:
 
 @pytest.mark.long
 def test_further_cluster_seeds() -> None:
-    for seed in range(12, 110):  # seed 120 does not end: an open defect
+    for seed in range(12, 400, 5):  # `make simulate ARGS=--cluster` plays the others
         assert not play_cluster_seed(seed).findings, f"python -m tests.simulate --cluster --seeds 1 --seed {seed}"
 
 

@@ -11,13 +11,10 @@ from pybroker.broker.lifecycle.topic_loading import TopicLoading
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies, _Namespace
 from pybroker.broker.policies.topic_policy_table import TopicPolicyTable
-from pybroker.client.consuming.partition_consumer import PartitionConsumer
 from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.model.names import TopicName
 from pybroker.model.policies import TopicPolicies
-from pybroker.model.position import EARLIEST, LATEST, Position
-from pybroker.model.system_topics import CHANGE_EVENTS
-from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.model.position import EARLIEST, Position
 
 
 def changes_of_policies_are_answered_before_they_are_stored(patch: pytest.MonkeyPatch) -> None:
@@ -62,19 +59,6 @@ def changes_of_policies_overwrite_those_of_other_brokers(patch: pytest.MonkeyPat
     patch.setattr(TopicPolicyTable, "_is_outdated", lambda *_: False)
 
 
-def policies_that_change_during_a_reconnection_are_missed(patch: pytest.MonkeyPatch) -> None:
-    subscribe = PartitionConsumer._subscribe_command
-
-    def from_the_end(self: PartitionConsumer, consumer_id: int) -> pb.BaseCommand:
-        command = subscribe(self, consumer_id)
-        if self.topic.local_name == CHANGE_EVENTS and self._last_taken is not None:
-            command.subscribe.start_message_id.ledgerId = LATEST.ledger_id
-            command.subscribe.start_message_id.entryId = LATEST.entry_id
-        return command
-
-    patch.setattr(PartitionConsumer, "_subscribe_command", from_the_end)
-
-
 def events_are_deleted_before_they_are_compacted(patch: pytest.MonkeyPatch) -> None:
     """The next owner of the system topic deletes the ledgers of the former one."""
 
@@ -89,6 +73,5 @@ POLICY_BUGS = (
     loaded_topics_keep_their_former_policies,
     partitions_keep_their_former_policies,
     changes_of_policies_overwrite_those_of_other_brokers,
-    policies_that_change_during_a_reconnection_are_missed,
     events_are_deleted_before_they_are_compacted,
 )
