@@ -12,7 +12,7 @@ def writes(*changes: tuple[float, int | None, float | None, int]) -> PolicyWrite
     events: list[tuple[float, str, dict[str, object]]] = []
     for number, (begun_s, value, ended_s, status) in enumerate(changes):
         token = str(number)
-        about = {"token": token, "topic": "t", "policy": "messageTTL", "value": value}
+        about: dict[str, object] = {"token": token, "topic": "t", "policy": "messageTTL", "value": value}
         events.append((begun_s, tape.POLICY_SETTING, about))
         if ended_s is not None:
             events.append((ended_s, tape.POLICY_SET, {"token": token, "status": status}))

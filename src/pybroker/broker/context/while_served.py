@@ -27,6 +27,7 @@ async def while_served(ownership: TopicOwnership | None, topic: TopicName, work:
         return await work
     loop, served = asyncio.get_running_loop(), ownership
     refusal: ServiceNotReady | TopicNotFound | None = None
+    timer: asyncio.TimerHandle
 
     def check() -> None:
         nonlocal refusal, timer

@@ -177,9 +177,7 @@ class Producer(ConnectionUser, ClientPart):
             raise self._failure
         loop = asyncio.get_running_loop()
         receipt: asyncio.Future[EntryId] = loop.create_future()
-        entry = PendingSend(
-            sequence_id, highest_sequence_id, message_count, data, is_chunk, receipt, loop.time(), txn
-        )
+        entry = PendingSend(sequence_id, highest_sequence_id, message_count, data, is_chunk, receipt, loop.time(), txn)
         self._pending.add(entry)
         if self._timer is None and self._settings.send_timeout_s > 0:
             self._look_at_oldest()
