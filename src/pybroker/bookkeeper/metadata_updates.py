@@ -74,5 +74,5 @@ async def _read_again(
 async def _pause(clock: Clock, deadline_ms: float, options: BookKeeperOptions) -> None:
     """Wait before the next attempt. Raises the current error after the deadline."""
     if clock.monotonic_ms() >= deadline_ms:
-        raise MetadataUnknown(f"The metadata store did not answer within {options.metadata_timeout_ms:g} ms.")
+        raise MetadataUnknown(f"The metadata store did not respond within {options.metadata_timeout_ms:g} ms.")
     await asyncio.sleep(options.metadata_retry_ms / 1000)

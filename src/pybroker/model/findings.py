@@ -113,11 +113,11 @@ class Code(Enum):
     )
     OWNER_NOT_ANSWERING = (
         "owner-not-answering",
-        "The broker that owns the topic's namespace bundle does not answer: it is frozen, was killed, or the network fails.",
+        "The broker that owns the topic's namespace bundle does not respond: it hangs or was killed, or the network fails.",
         (
-            "If its process was killed, wait: another broker takes the bundle when the session of the owner ends "
-            "(metadataStoreSessionTimeoutMillis). If its process hangs and its session does not end, restart it. Otherwise "
-            "repair the network between the brokers."
+            "If the process was killed, wait: another broker takes the bundle when the session of the owner ends "
+            "(metadataStoreSessionTimeoutMillis). If the process hangs and its session does not end, restart the broker. "
+            "Otherwise repair the network between the brokers."
         ),
     )
     OWNER_WITHOUT_EXPLAIN = (
@@ -317,10 +317,10 @@ class Code(Enum):
     )
     CURSOR_WRITES_WAIT = (
         "cursor-writes-wait",
-        "Acknowledgements are not stored, because the bookies of the cursor's ledger do not answer; their receipts wait.",
+        "Acknowledgements cannot be stored, because the bookies of the cursor's ledger do not respond.",
         (
-            "Start the named bookies, or repair the network between them and the broker. After a restart of the broker, messages "
-            "whose acknowledgement was not stored are delivered again."
+            "Start the named bookies, or repair the network between them and the broker. Clients that wait for a confirmation of "
+            "their acknowledgements then get it. If the broker restarts before that, it delivers these messages again."
         ),
     )
     READ_FAILED = (

@@ -149,7 +149,7 @@ def test_every_cut_and_every_flipped_byte_of_an_index_is_refused() -> None:
 
 
 def test_the_index_of_another_ledger_is_refused() -> None:
-    with pytest.raises(LayoutError, match="the file of ledger 6 contains the index of another ledger"):
+    with pytest.raises(LayoutError, match="the file of ledger 6 contains the index of ledger"):
         decode_index(encode_index(5, EXTENT, index_of(1)), 6, 1000)
 
 

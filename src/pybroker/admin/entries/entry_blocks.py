@@ -97,8 +97,8 @@ class BulkReads:
 
     @asynccontextmanager
     async def room_in_memory(self) -> AsyncIterator[None]:
-        """Reserve memory for entries that come from memory, and for their blocks, within this context. Raises
-        AdminError 503.
+        """Reserve memory for one response within this context: for entries that are not in a segment file yet, and for
+        the blocks that are built from them. Raises AdminError 503.
         """
         room = Holding(self._memory, self._memory.views)
         timeout_s = self._config.bulk_read_pending_timeout_ms / 1000

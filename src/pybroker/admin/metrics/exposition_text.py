@@ -64,7 +64,9 @@ class Table:
         self._rows: list[Sequence[Number]] = []
 
     def add(self, labels: str, values: Sequence[Number]) -> None:
-        """Add one object: its labels (text in braces), and its values in the order of the metric names."""
+        """Add one object: its labels, such as `{topic="t"}` with the braces, and its values in the order of the metric
+        names.
+        """
         self._labels.append(labels)
         self._rows.append(values)
         if len(self._rows) == ROWS_PER_PIECE:

@@ -257,7 +257,9 @@ async def commit(call: Call) -> Response:
     for most, least in body.transactions:
         if most != coordinator.id:
             raise AdminError(
-                404, f"Nothing was committed: transaction ({most},{least}) was not opened for the sink {sink}"
+                404,
+                f"Nothing was committed: transaction ({most},{least}) was not opened for the sink {sink}. Write the batch again "
+                "in transactions that are opened for this sink",
             )
     leasts = [least for _, least in body.transactions]
     is_new = await coordinator.commit_together(label, leasts, _asking(call), takes_over=body.takeOver)
