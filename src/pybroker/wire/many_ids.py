@@ -155,12 +155,14 @@ class ManyIds:
             if tag == ids_tag:
                 size, pos = decode(self._data, pos, self._end)
                 if pos + size > self._end:
-                    raise ProtocolViolation("a message id extends beyond the end of its command")
+                    raise ProtocolViolation(
+                        f"the client sent a damaged {self.command} command, which ends within a message id"
+                    )
                 found = PartialAck(-1, -1, [], 0)
                 for _ in self._read_id(found, pos, pos + size):
                     yield None
                 if found.ledger_id < 0 or found.entry_id < 0:
-                    raise ProtocolViolation("a message id has no ledger id or no entry id")
+                    raise ProtocolViolation("the client sent a message id without ledger id or entry id")
                 pos += size
                 yield found
             else:

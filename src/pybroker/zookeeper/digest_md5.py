@@ -54,12 +54,15 @@ class DigestLogin:
             return self._response(token)
         proof = _single(_directives(token), "rspauth")
         if proof is None or not hmac.compare_digest(proof.encode(), self._expected_proof.encode()):
-            raise AuthFailed("the server did not prove that it knows the password")
+            raise AuthFailed(
+                "the ZooKeeper server did not prove that it knows the password: check user and password in the JAAS files of "
+                "broker and server"
+            )
         return None
 
     def _response(self, challenge: bytes) -> bytes:
         if not challenge:
-            raise AuthFailed("the server offers no SASL login: it has no JAAS file with a section `Server`")
+            raise AuthFailed("the ZooKeeper server offers no SASL login: it has no JAAS file with a section `Server`")
         found = _directives(challenge)
         nonce = _single(found, "nonce")
         if not nonce:

@@ -119,7 +119,7 @@ def require_name(what: str, name: str) -> None:
 
 def _require_batch(batch: int) -> None:
     if not 0 <= batch <= MAX_BATCH:
-        raise AdminError(412, f"The query parameter batch is {batch}; it must be from 0 to {MAX_BATCH}")
+        raise AdminError(412, f"The field batch of the request body is {batch}; it must be from 0 to {MAX_BATCH}")
 
 
 def _asking(call: Call) -> Asking:
