@@ -513,7 +513,7 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, Txn
         else:
             pos = _skip(data, pos - 1, end)
     if producer_id < 0 or sequence_id < 0:
-        raise ProtocolViolation("the SEND command has no producer id or no sequence id")
+        raise ProtocolViolation("the client sent a SEND command without producer id or sequence id")
     txn = TxnId(transaction_most, transaction_least) if transaction_least or transaction_most else None
     return producer_id, sequence_id, highest, is_chunk, txn
 
@@ -531,7 +531,7 @@ def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
         else:
             pos = _skip(data, pos - 1, end)
     if consumer_id < 0 or permits & 0xFFFF_FFFF == 0 or permits < 0:
-        raise ProtocolViolation("the FLOW command has no consumer id or no permits")
+        raise ProtocolViolation("the client sent a FLOW command without consumer id or permits")
     return Flow(consumer_id, permits & 0xFFFF_FFFF)
 
 
@@ -550,7 +550,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
         if tag == 0x1A:
             length, pos = decode(data, pos, end)
             if pos + length > end:
-                raise ProtocolViolation("a message id in the ACK command extends beyond the end of the command")
+                raise ProtocolViolation("the client sent a damaged ACK command, which ends within a message id")
             _scan_message_id(data, pos, pos + length, ack)
             pos += length
         elif tag == 0x08:
@@ -570,7 +570,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
     if transaction_least or transaction_most:
         ack.txn = TxnId(transaction_most, transaction_least)
     if ack.consumer_id < 0 or ack_type not in (0, 1):
-        raise ProtocolViolation("the ACK command has no consumer id or no type")
+        raise ProtocolViolation("the client sent an ACK command without consumer id or type")
     if ack_type == 1 or ack.request_id >= 0 or ack.txn is not None or ack.validation_error >= 0:
         ack.is_cumulative = ack_type == 1
         events.append(ack)
@@ -624,7 +624,7 @@ def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:
             length, pos = decode(data, pos, end)
             packed_end = pos + length
             if packed_end > end:
-                raise ProtocolViolation("the ack set of a message id is longer than the encoded message id")
+                raise ProtocolViolation("the client sent a message id that ends within its ack set")
             ack_set = ack_set or []
             while pos < packed_end:
                 word, pos = decode(data, pos, packed_end)
