@@ -64,8 +64,10 @@ def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[Ac
 
 
 def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
-    """Return the reasons why ledgers of the topic are kept, with the number and the bytes of the ledgers for each
-    reason, and the ledgers that `subscription` keeps. A ledger with several reasons counts for each of them.
+    """Return the reasons why ledgers of the topic are not deleted, each with the number and size of its ledgers, and the
+    number and size of the ledgers that `subscription` needs.
+
+    A ledger with several reasons is counted for each of them.
     """
     ledger, found = topic.ledger, Held()
     reasons: dict[tuple[str, str], Kept] = {}
