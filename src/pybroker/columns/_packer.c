@@ -184,7 +184,7 @@ static PyObject *packed(const Rows *rows, int64_t start, int64_t end, int64_t ma
     int fits = rows->data[VALUE_OFFSETS] != NULL && start >= 0 && start < end && are_long_enough(rows, end);
     Row row;
     if (!fits) {
-        PyErr_SetString(PyExc_ValueError, "the range of rows to pack is empty, or not within the columns");
+        PyErr_SetString(PyExc_ValueError, "rows outside of the columns");
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS

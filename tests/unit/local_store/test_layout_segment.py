@@ -45,7 +45,7 @@ def test_a_segment_header_is_checked() -> None:
     data = encode_segment_header(5)
     assert len(data) == SEGMENT_HEADER_BYTES
     check_segment_header(data, 5)
-    with pytest.raises(LayoutError, match="ledger 5 instead of 6"):
+    with pytest.raises(LayoutError, match="the header of the file of ledger 6 is damaged, or the file is of ledger 5"):
         check_segment_header(data, 6)
 
 

@@ -33,13 +33,11 @@ def gather(
     for number, (which, start, size) in enumerate(zip(source.tolist(), at.tolist(), sizes.tolist(), strict=True)):
         if size >= 0:
             if not (0 <= which < len(views) and start >= 0 and start + size <= len(views[which])):
-                raise ValueError("a value cannot be copied: its position is outside its source buffer")
+                raise ValueError("a location is outside its source")
             pieces.append(views[which][start : start + size])
             total += size
             if total > MAX_SIZE:
-                raise ValueError(
-                    "the values of these rows have more bytes than an Arrow array can contain: use fewer rows"
-                )
+                raise ValueError("more bytes than an Arrow array can hold")
         offsets[number + 1] = total
     is_there = sizes >= 0
     null_count = len(at) - int(is_there.sum())

@@ -17,7 +17,7 @@ def pack(columns: PackedColumns, start: int, end: int, max_bytes: int, first_seq
     or when the next row would exceed `max_bytes`. Row i has the sequence id `first_sequence_id` + i - `start`.
     """
     if not 0 <= start < end <= len(columns[0]) - 1:
-        raise ValueError("the range of rows to pack is empty, or not within the columns")
+        raise ValueError("rows outside of the columns")
     parts: list[bytes] = []
     size_bytes = 0
     row = start

@@ -176,7 +176,7 @@ def test_entries_of_a_deleted_ledger_are_dropped_and_counted() -> None:
             created(4) + append(4, 0, b"a") + append(4, 0, b"a"),
             "entry 4:0, but the next entry of this ledger must be 4:1",
         ),
-        (created(4) + created(4), "creates ledger 4 twice"),
+        (created(4) + created(4), "the creation of ledger 4, which already exists"),
         (b"\x09\0\0\0\0\0\0\0", "unknown type 9"),
     ],
 )
