@@ -128,8 +128,7 @@ def test_a_line_that_is_no_message_ends_the_run_and_what_was_before_it_is_stored
     assert ran.code == 1
     assert ran.out.startswith("1 message stored")
     assert ran.err == (
-        "pybroker: line 2 of the input is not a valid message: the line is not JSON; --json-lines needs a JSON object in each "
-        "line\n"
+        "pybroker: line 2 of the input is not a valid message: the line is not JSON, which --json-lines requires\n"
     )
     assert run("consume", "half", "--until-end", "--json").values == ["good"]
 
