@@ -109,8 +109,8 @@ def unpack(
         return unpack_batch(entry, metadata, opened, topic, partition)
     except (ProtocolViolation, DecodeError) as error:
         raise DamagedPayload(
-            f"entry {entry.ledger_id}:{entry.entry_id} of {topic} contains no valid message: {error}. The entry stays unacknowledged: "
-            "`pybroker ack` acknowledges it, so that the broker does not deliver it again"
+            f"entry {entry.ledger_id}:{entry.entry_id} of {topic} contains no valid message: {error}. The entry stays "
+            "unacknowledged: `pybroker ack` acknowledges it, so that the broker does not deliver it again"
         ) from error
 
 

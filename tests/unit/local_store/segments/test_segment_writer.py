@@ -265,8 +265,10 @@ def test_a_segment_without_trailer_is_read_from_its_blocks_and_its_end_is_not_tr
     segment.write(entries(3, 100))
     loaded = segment.load()
     assert [reason for _, reason in loaded.faults] == [
-        "the ledger file is truncated or damaged: it does not end with a trailer. Restore the file from a backup, or run "
-        "`pybroker ledger repair`"
+        (
+            "the ledger file is truncated or damaged: it does not end with a trailer. Restore the file from a backup, or run "
+            "`pybroker ledger repair`"
+        )
     ]
     assert (loaded.place.extent, loaded.gaps) == (segment.extent, [])
     assert segment.read_around_damage(loaded.place)[0] == dict(enumerate(segment.payloads))
