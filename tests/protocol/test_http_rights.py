@@ -12,6 +12,7 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.rest import Answer, call
 
 from pybroker.auth.authorization import AuthorizationService
+from pybroker.auth.permission import PermissionChanges
 from pybroker.auth.proxied_role import Principal
 from pybroker.errors import AuthorizationError
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
@@ -33,26 +34,27 @@ class RefusingAuthorization(AuthorizationService):
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.enabled = False  # no other rule applies
+        self.changes = PermissionChanges()
 
-    def require_superuser(self, principal: Principal) -> None:
+    async def require_superuser(self, principal: Principal) -> None:
         self._refuse("S")
 
-    def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
+    async def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
         self._refuse("A")
 
-    def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
+    async def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
         self._refuse("A")
 
-    def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
+    async def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
         self._refuse("P")
 
-    def require_lookup(self, topic: TopicName, principal: Principal) -> None:
+    async def require_lookup(self, topic: TopicName, principal: Principal) -> None:
         self._refuse("L")
 
-    def require_produce(self, topic: TopicName, principal: Principal) -> None:
+    async def require_produce(self, topic: TopicName, principal: Principal) -> None:
         self._refuse("produce")
 
-    def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
+    async def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
         self._refuse("C")
 
     def _refuse(self, right: str) -> None:

@@ -102,17 +102,30 @@ class ServerContext:
         if displaced is not None:
             self.runtime.stats.connections_displaced += 1
             self.unauthenticated.leave(displaced)
-            displaced.abort("displaced by a newer connection before it sent CONNECT")
+            displaced.abort("displaced by a newer connection before it was authenticated")
 
     def introduced(self, connection: Connection) -> None:
+        """Remove a connection whose client is authenticated from the limits of unauthenticated connections."""
         self.unauthenticated.leave(connection)
+
+    def heard_credentials(self, connection: Connection) -> None:
+        """Note that an unauthenticated client has sent credentials, or that they were checked: connections that have sent
+        nothing for longer are displaced first.
+        """
+        connection.waits_since_s = self.now_s()
+        if connection in self.unauthenticated:
+            self.unauthenticated.settle(connection)
+            self.unauthenticated.unsettle(connection)
 
     def close_unauthenticated(self) -> None:
         latest_s = self.now_s() - self.connect_timeout_s
-        while (longest := self.unauthenticated.longest) is not None and longest.opened_s <= latest_s:
+        while (longest := self.unauthenticated.longest) is not None and longest.waits_since_s <= latest_s:
+            if longest.is_being_authenticated:  # The time of the provider is limited.
+                self.heard_credentials(longest)
+                continue
             self.runtime.stats.connections_displaced += 1
             self.unauthenticated.leave(longest)
-            longest.abort("no CONNECT within connectCommandTimeoutMs")
+            longest.abort("no CONNECT or AUTH_RESPONSE within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
         self.runtime.stats.connections_refused += 1
@@ -178,13 +191,14 @@ class ServerContext:
             )
 
     def connection_limit(self, connection: Connection) -> str:
-        """Return the configuration key of the connection limit that `connection` exceeds, or "". Unauthenticated
+        """Return the configuration key of the connection limit that `connection` exceeds, or "". Other unauthenticated
         connections are not counted.
         """
         config = self.runtime.config
-        if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated):
+        own = int(connection in self.unauthenticated)
+        if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated) + own:
             return "brokerMaxConnections"
-        at_host = self._by_host[connection.host] - self.unauthenticated.count_of(connection.host)
+        at_host = self._by_host[connection.host] - self.unauthenticated.count_of(connection.host) + own
         if 0 < config.broker_max_connections_per_ip < at_host:
             return "brokerMaxConnectionsPerIp"
         return ""

@@ -103,6 +103,7 @@ class Application:
                 if self._accepted_hosts is not None and scope[IDENTITY_KEY].method == provider_names.NONE:
                     self._accepted_hosts.check(Headers(scope=scope).get("host"))
                 authorization = self._broker.broker_context.authorization
+                await authorization.learn(scope[IDENTITY_KEY].principal)
                 share.holder = authorization.holder(scope[IDENTITY_KEY].principal, share.holder.name)
                 ASKING.set(share.holder)
                 await self._table.router(scope["path"])(scope, answer.receive, answer.send)
