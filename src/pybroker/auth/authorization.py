@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from inspect import iscoroutinefunction
 
 from pybroker.auth import plugins
-from pybroker.auth.authorization_provider import AuthorizationEnvironment, AuthorizationProvider
+from pybroker.auth.authorization_provider import QUESTIONS, AuthorizationEnvironment, AuthorizationProvider
 from pybroker.auth.known_superusers import KnownSuperusers
 from pybroker.auth.permission import Permission, PermissionChanges
 from pybroker.auth.provider_questions import ProviderQuestions
@@ -49,7 +50,10 @@ def _provider_class(config: BrokerConfig) -> type[AuthorizationProvider]:
         return PulsarAuthorizationProvider
     # mypy refuses an abstract class as an argument for type[Provider].
     base: type[AuthorizationProvider] = AuthorizationProvider  # type: ignore[type-abstract]
-    return plugins.plugin(plugins.AUTHORIZATION, name, "authorizationProvider", base, _BUILT_IN)
+    found = plugins.plugin(plugins.AUTHORIZATION, name, "authorizationProvider", base, _BUILT_IN)
+    if missing := [each for each in QUESTIONS if not iscoroutinefunction(getattr(found, each))]:
+        raise ConfigError(f"authorizationProvider: {name!r} must declare `async def` for {', '.join(missing)}")
+    return found
 
 
 class AuthorizationService:
@@ -144,12 +148,14 @@ class AuthorizationService:
         return holder_of_role(role, is_operator=is_operator)
 
     async def learn(self, principal: Principal) -> None:
-        """Ask whether the roles of `principal` are superusers, unless this is known. Raises no error of the provider."""
-        if self.enabled and principal is not None:
+        """Learn whether the roles of `principal` are superusers; in the background if the provider does not answer from
+        memory.
+        """
+        if self.questions.has_waited:
+            self.learn_soon(principal)
+        elif self.enabled and principal is not None:
             for each in roles_of(principal):
-                if not self._superusers.is_answered(each):
-                    with suppress(BrokerError):
-                        await self._is_superuser(each)
+                await self._learn(each)
 
     def learn_soon(self, principal: Principal) -> None:
         """Learn in the background whether the roles of a connected client are superusers."""
@@ -190,6 +196,11 @@ class AuthorizationService:
             self._superusers.answered(role, is_superuser=is_superuser)
         return is_superuser
 
+    async def _learn(self, role: str | None) -> None:
+        if not self._superusers.is_answered(role):
+            with suppress(BrokerError):
+                await self._is_superuser(role)
+
     def _is_known_superuser(self, role: str | None) -> bool:
         if not self._superusers.is_answered(role) and role not in self._being_learned:
             self._being_learned.add(role)
@@ -198,7 +209,7 @@ class AuthorizationService:
 
     async def _learn_later(self, role: str | None) -> None:
         try:
-            await self.learn(role)
+            await self._learn(role)
         finally:
             self._being_learned.discard(role)
 

@@ -33,6 +33,18 @@ class AuthorizationEnvironment:
     Must be called on the event loop of the broker."""
 
 
+QUESTIONS = (
+    "is_superuser",
+    "administers",
+    "require_produce",
+    "require_consume",
+    "require_lookup",
+    "require_list_topics",
+    "may_produce_somewhere",
+)
+"""The methods that answer questions. All are coroutine functions."""
+
+
 class AuthorizationProvider(ABC):
     """Rules of one kind. `role` is None for a client without a role.
 

@@ -36,6 +36,8 @@ class ProviderQuestions:
         self._pending_of: Counter[str | None] = Counter()
         self.pending = 0
         """Number of questions that wait for an answer of the provider."""
+        self.has_waited = False
+        """Whether the provider has ever not answered from memory."""
         self.failures: Counter[str] = Counter({"TIMEOUT": 0, "TOO_MANY_PENDING": 0, "PROVIDER_ERROR": 0})
         """Questions without an answer, by reason."""
 
@@ -52,6 +54,7 @@ class ProviderQuestions:
             return found
         except Exception as error:  # noqa: BLE001  (the code of a plugin)
             raise self._failed(error) from None
+        self.has_waited = True
         return await self._answer(role, _Rest(question, waits_for))
 
     async def _answer(self, role: str | None, rest: Awaitable[T]) -> T:

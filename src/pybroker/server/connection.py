@@ -67,7 +67,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.address = ""
         self.host = ""
         self.waits_since_s = context.now_s()
-        """When an unauthenticated client began to owe a command: at the start, or after its last credentials."""
+        """Since when the broker waits for the next command of an unauthenticated client, in seconds."""
         self.early_pings = 0  # PINGs before CONNECT
         self.client_version = ""
         self.role = None
@@ -309,11 +309,6 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.close_reason = self.close_reason or reason
         self._detach_all()  # Now, not in `connection_lost`: other clients may wait for this.
         self._transport.abort()
-
-    @property
-    def is_being_authenticated(self) -> bool:
-        """Whether a provider checks credentials of the client."""
-        return self.authentication is not None and self.authentication.is_step_running
 
     # --- hot commands ------------------------------------------------------------------------------------------------
 

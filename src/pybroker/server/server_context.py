@@ -57,7 +57,7 @@ class ServerContext:
         """New connections are aborted: the listener has closed the others and does not wait for more."""
         self._held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
         self.unauthenticated: Slots[Connection] = Slots(
-            config.max_connections_before_connect, config.max_connections_before_connect_per_ip
+            config.max_connections_before_connect, config.max_connections_before_connect_per_ip, displaces_settled=True
         )
         self.frames: FrameMemory[Connection] = FrameMemory(
             self.memory, self.unauthenticated, self.runtime.stats, config
@@ -108,21 +108,18 @@ class ServerContext:
         """Remove a connection whose client is authenticated from the limits of unauthenticated connections."""
         self.unauthenticated.leave(connection)
 
-    def heard_credentials(self, connection: Connection) -> None:
-        """Note that an unauthenticated client has sent credentials, or that they were checked: connections that have sent
-        nothing for longer are displaced first.
-        """
+    def check_begins(self, connection: Connection) -> None:
+        """Note that a provider checks credentials of a client: other unauthenticated connections are displaced first."""
+        self.unauthenticated.settle(connection)
+
+    def check_ended(self, connection: Connection) -> None:
+        """Note the end of the check. A client that is still not authenticated has to send its next command in time."""
         connection.waits_since_s = self.now_s()
-        if connection in self.unauthenticated:
-            self.unauthenticated.settle(connection)
-            self.unauthenticated.unsettle(connection)
+        self.unauthenticated.unsettle(connection)
 
     def close_unauthenticated(self) -> None:
         latest_s = self.now_s() - self.connect_timeout_s
         while (longest := self.unauthenticated.longest) is not None and longest.waits_since_s <= latest_s:
-            if longest.is_being_authenticated:  # The time of the provider is limited.
-                self.heard_credentials(longest)
-                continue
             self.runtime.stats.connections_displaced += 1
             self.unauthenticated.leave(longest)
             longest.abort("no CONNECT or AUTH_RESPONSE within connectCommandTimeoutMs")

@@ -255,7 +255,9 @@ async def test_refusal_names_role_permission_namespace_and_the_call_that_grants_
         await service.require_consume, TOPIC, "s", "other"
     )
     assert "the permission produce or consume on namespace" in await reason(service.require_lookup, TOPIC, "other")
-    assert "the permission produce or consume on namespace" in await reason(service.require_list_topics, NAMESPACE, "other")
+    assert "the permission produce or consume on namespace" in await reason(
+        service.require_list_topics, NAMESPACE, "other"
+    )
     assert "superUserRoles must contain the role" in await reason(service.require_superuser, "app/1")
     for check, asked in ((service.require_namespace_admin, NAMESPACE), (service.require_tenant_admin, "acme")):
         assert "adminRoles of tenant acme must contain the role" in await reason(check, asked, "app/1")

@@ -61,7 +61,7 @@ def _begin(connection: Connection, method: str, request: pb.CommandConnect | Non
 
 def _take_credentials(connection: Connection, pending: PendingAuthentication, data: bytes) -> None:
     pending.is_step_running = True
-    connection.context.heard_credentials(connection)
+    connection.context.check_begins(connection)
     connection.tasks.start(_step(connection, pending, data), "authenticate")
 
 
@@ -82,7 +82,7 @@ async def _step(connection: Connection, pending: PendingAuthentication, data: by
         return
     finally:
         pending.is_step_running = False
-        connection.context.heard_credentials(connection)
+        connection.context.check_ended(connection)
     if connection.session.state is SessionState.CLOSED:
         return
     if isinstance(found, Challenge):
