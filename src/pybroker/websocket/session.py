@@ -23,7 +23,7 @@ from pybroker.websocket.websocket_connection import Hold, TextReceiver, WebSocke
 if TYPE_CHECKING:
     from pybroker.client.client import Closing
     from pybroker.runtime.runtime import Runtime
-    from pybroker.websocket.session_permissions import SessionPermission
+    from pybroker.websocket.session_permission import SessionPermission
 
 MAX_INBOX_BYTES = 64 * 1024
 """Received texts that wait for the session; above it, the connection is not read."""

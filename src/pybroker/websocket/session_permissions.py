@@ -6,9 +6,8 @@ session with a TLS certificate, this is the role of the broker's own client (`br
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from websockets.frames import CloseCode
 
@@ -17,23 +16,11 @@ from pybroker.runtime import logs
 from pybroker.runtime.tasks import all_results
 
 if TYPE_CHECKING:
-    from pybroker.auth.permission import Permission
-    from pybroker.model.names import NamespaceName, TopicName
+    from pybroker.model.names import NamespaceName
     from pybroker.websocket.session import Session
 
 CHECKED_AT_ONCE = 16
 """Sessions for which questions are pending at a time."""
-
-
-class SessionPermission(NamedTuple):
-    """The permission of a session for its topics. `topics` can change while the session is open."""
-
-    permission: Permission
-    topics: Sequence[Collection[TopicName]]
-
-    def is_in(self, scope: NamespaceName | str | None) -> bool:
-        """Return whether one of the topics is in a namespace or a tenant; None: everywhere."""
-        return scope is None or any(scope in (each.namespace, each.tenant) for each in chain(*self.topics))
 
 
 class SessionPermissions:

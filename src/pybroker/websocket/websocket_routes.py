@@ -46,7 +46,7 @@ from pybroker.model.names import TopicName
 from pybroker.runtime import logs
 from pybroker.websocket import session_parameters
 from pybroker.websocket.session_parameters import InvalidParameter
-from pybroker.websocket.session_permissions import SessionPermission
+from pybroker.websocket.session_permission import SessionPermission
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -252,7 +252,7 @@ async def test_refusal_names_role_permission_namespace_and_the_call_that_grants_
         'POST /admin/v2/namespaces/acme/orders/permissions/app%2F1 with ["produce"]'
     )
     assert "the permission consume on namespace acme/orders is missing" in await reason(
-        await service.require_consume, TOPIC, "s", "other"
+        service.require_consume, TOPIC, "s", "other"
     )
     assert "the permission produce or consume on namespace" in await reason(service.require_lookup, TOPIC, "other")
     assert "the permission produce or consume on namespace" in await reason(

@@ -102,5 +102,5 @@ def test_unusable_authorization_provider_is_refused(name: str) -> None:
 def test_authorization_provider_with_synchronous_methods_is_refused() -> None:
     name = "plugin_under_test:Synchronous"
     config = BrokerConfig(authentication_enabled=True, authorization_enabled=True, authorization_provider=name)
-    with pytest.raises(ConfigError, match="must declare `async def` for is_superuser, administers$"):
+    with pytest.raises(ConfigError, match=r"must declare `async def` for is_superuser, administers$"):
         check_configuration(config)

@@ -19,8 +19,7 @@ from pybroker.runtime.tasks import all_results
 if TYPE_CHECKING:
     from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
-    from pybroker.broker.topic.topic_base import TopicBase
-    from pybroker.model.names import NamespaceName
+    from pybroker.model.names import NamespaceName, TopicName
 
 VISITORS = 32
 """Topics for which questions are pending at a time."""
@@ -35,6 +34,18 @@ class CheckedAgain(Protocol):
 
     async def close_revoked(self, scope: NamespaceName | str | None) -> None:
         """Close what the roles may not use any more, in a namespace or a tenant; None: everywhere."""
+
+
+class _Topic(Protocol):
+    """A loaded topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def is_fenced(self) -> bool: ...
+
+    async def disconnect_revoked(self) -> None: ...
 
 
 class PermissionRechecks:
@@ -94,12 +105,12 @@ class PermissionRechecks:
         checks = [self._visit(topics) for _ in range(VISITORS)]
         await all_results([*(other.close_revoked(scope) for other in self._others), *checks])
 
-    def _topics(self, scope: NamespaceName | str | None) -> Iterator[TopicBase]:
+    def _topics(self, scope: NamespaceName | str | None) -> Iterator[_Topic]:
         for topic in self._loaded.all():
             if scope in (None, topic.name.namespace, topic.name.tenant) and not topic.is_fenced:
                 yield topic
 
-    async def _visit(self, topics: Iterator[TopicBase]) -> None:
+    async def _visit(self, topics: Iterator[_Topic]) -> None:
         for index, topic in enumerate(topics):
             if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
