@@ -154,7 +154,7 @@ class ConsoleLogin:
     async def logout(self, call: Call) -> Response:
         """End the session of the caller."""
         if PAGE_HEADER not in call.headers:
-            raise AdminError(403, f"The request needs the header {PAGE_HEADER}, which the pages of the console send")
+            raise AdminError(400, f"The request needs the header {PAGE_HEADER}, which the pages of the console send")
         self._sessions.pop(_cookie(call.headers, self._session_name), None)
         response = Response(status_code=204)
         response.raw_headers.append(self._set(self._session_name, "", 0, "Strict"))
