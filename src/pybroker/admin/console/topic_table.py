@@ -336,7 +336,9 @@ async def find_stuck(
     may_explain: Callable[[str], Awaitable[bool]],
     clock: Any,
 ) -> list[StuckRow]:
-    """Return all stuck topics with the requested words and broker, worst first."""
+    """Return the stuck topics that the caller may list and explain, worst first: those whose names contain all words of the
+    request, and which the requested broker serves, if the request names a broker.
+    """
     listed = await kept(table.stuck, may_list, clock)
     found: list[StuckRow] = []
 
