@@ -12,9 +12,10 @@ from tests.support.memory_broker import MemoryBroker, memory_broker
 from tests.support.rest import Answer, call
 
 from pybroker.auth.authorization import AuthorizationService
-from pybroker.auth.permission import PermissionChanges
 from pybroker.auth.proxied_role import Principal
+from pybroker.config import BrokerConfig
 from pybroker.errors import AuthorizationError
+from pybroker.metadata.resources import Resources
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 
 PERMISSIONS = "/admin/v2/namespaces/{}PermissionsOnTopics"
@@ -31,10 +32,9 @@ NONE = "-"
 class RefusingAuthorization(AuthorizationService):
     """Lets nobody in anywhere, and remembers what was asked for, by the letters of the document."""
 
-    def __init__(self) -> None:
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(BrokerConfig(), resources)  # disabled: no other rule applies
         self.asked: list[str] = []
-        self.enabled = False  # no other rule applies
-        self.changes = PermissionChanges()
 
     async def require_superuser(self, principal: Principal) -> None:
         self._refuse("S")
@@ -82,7 +82,7 @@ async def demanded_rights(domain: str) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     async with memory_broker() as broker:
         await broker.topic("persistent://public/default/t")
-        broker.service.broker_context.authorization = authorization = RefusingAuthorization()
+        broker.service.broker_context.authorization = authorization = RefusingAuthorization(broker.service.resources)
         for route in routes_of(broker):
             if domain != PERSISTENT and "{domain}/{tenant}" not in route.path:
                 continue

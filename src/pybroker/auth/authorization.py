@@ -151,9 +151,11 @@ class AuthorizationService:
         """Learn whether the roles of `principal` are superusers; in the background if the provider does not answer from
         memory.
         """
+        if not self.enabled or principal is None:
+            return
         if self.questions.has_waited:
             self.learn_soon(principal)
-        elif self.enabled and principal is not None:
+        else:
             for each in roles_of(principal):
                 await self._learn(each)
 
