@@ -139,7 +139,7 @@ class ConsoleLogin:
                 provider_names.TOKEN, token, RemoteClient(address)
             )
         except AuthenticationError as error:
-            logs.warning("console.login_refused", address=address, reason=str(error))
+            logs.info("console.login_refused", address=address, reason=str(error))
             raise AdminError(401, f"Cannot sign in: {error}") from error
         assert identity.expires_at_s is not None, "the provider oidc requires an expiry time"
         logs.info("console.login", role=identity.role, address=address)
