@@ -1,10 +1,10 @@
 // Requests to the broker. Credentials are sent in the Authorization header only. If the user requests it, they are stored in this
 // tab's sessionStorage; otherwise they are lost with the page. Client certificates are the browser's task. After a login with OpenID
-// Connect, the browser sends the cookie of the session, which scripts cannot read.
+// Connect, the browser sends the id of the session, which scripts cannot read.
 
 const KEPT = "pybroker.authorization";
 const PLACE = "pybroker.place";
-const OF_PAGE = { "X-Pybroker-Console": "1" }; // without this header, the broker ignores the cookie of the session
+const OF_PAGE = { "X-Pybroker-Console": "1" }; // without this header, the broker ignores the session
 
 let authorization = sessionStorage.getItem(KEPT);
 let hasSession = false;
