@@ -66,7 +66,8 @@ class LoginFlow:
         """Return the address for the browser, and the pending login. Raises AuthenticationError and TooManyRequests."""
         with self._request():
             endpoint = await self._endpoint("authorization_endpoint")
-        pending = PendingLogin(*(self._random.randbytes(32).hex() for _ in range(3)), redirect_uri)
+        state, nonce, verifier = (self._random.randbytes(32).hex() for _ in range(3))
+        pending = PendingLogin(state, nonce, verifier, redirect_uri)
         digest = hashlib.sha256(pending.verifier.encode()).digest()
         fields = {
             "response_type": "code",
