@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 from tests.support.async_client import AsyncClient, BinaryPort, binary_port
@@ -49,7 +49,7 @@ class _Steps(AuthenticationState):
         return Identity("app", Waiting.method, None)
 
 
-SETTINGS = {"authentication_enabled": True, "authentication_providers": (f"{__name__}:Waiting",)}
+SETTINGS: dict[str, Any] = {"authentication_enabled": True, "authentication_providers": (f"{__name__}:Waiting",)}
 
 
 async def begun(port: BinaryPort, data: bytes = b"x") -> AsyncClient:
@@ -100,7 +100,8 @@ async def test_silent_connections_are_displaced_before_those_that_sent_credentia
 
 @pytest.mark.parametrize("limit", ["broker_max_connections", "broker_max_connections_per_ip"])
 async def test_connections_authenticated_at_the_same_time_do_not_exceed_the_limit(limit: str) -> None:
-    async with memory_broker(**SETTINGS, **{limit: 1}) as broker, binary_port(broker) as port:
+    settings: dict[str, Any] = {**SETTINGS, limit: 1}
+    async with memory_broker(**settings) as broker, binary_port(broker) as port:
         clients = [await begun(port) for _ in range(3)]
         await asked(broker, 3)
         Waiting.answer.set()

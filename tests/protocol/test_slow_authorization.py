@@ -202,7 +202,7 @@ async def test_closing_topic_list_watcher_during_question_leaves_none() -> None:
             asked.set()
             await may_answer.wait()
 
-        it.provider.require_list_topics = require_list_topics  # type: ignore[method-assign]
+        it.provider.require_list_topics = require_list_topics  # type: ignore[method-assign, assignment]
         client = await it.client("app")
         fields = {"namespace": str(NAMESPACE), "watcher_id": 1, "topics_pattern": f"persistent://{NAMESPACE}/.*"}
         watched = client.ask(Type.WATCH_TOPIC_LIST, **fields)
