@@ -106,7 +106,7 @@ class PybrokerProcess:
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            _end(self._process)
+            end_process(self._process)
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ def _await_ready(process: subprocess.Popen[bytes], ready: pathlib.Path, log: pat
     raise RuntimeError(f"pybroker did not become ready:\n{log.read_text(errors='replace')[-4000:]}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(STOP_TIMEOUT_S)
