@@ -6,7 +6,7 @@
 
 Both brokers run on this machine for the whole comparison and are loaded in turn (A B A B). Each cell of the table is
 pybroker's figure divided by Pulsar's in the same round: the median of the rounds, and the lowest and highest ratio. The
-documented ratio of docs/contributing/benchmarks.md follows. Needs a JDK 17 or newer, Maven, and Linux.
+documented ratios of docs/contributing/benchmarks.md follow, of both brokers with a synced journal. Needs a JDK 17 or newer, Maven, and Linux.
 """
 
 from __future__ import annotations
@@ -26,28 +26,38 @@ from tools.maven_jars import JarsMissing
 
 from benchmarks import perf_cases
 from benchmarks.brokers import Broker, durability_name, started_pybroker
-from benchmarks.perf_cases import CASES, CPU, P99, RATE, Figures, PerfFailed, Settings
+from benchmarks.perf_cases import CASES, CPU, LABELS, P99, RATE, Figures, PerfFailed, Settings
 from benchmarks.pulsar_standalone import require_java, started_standalone
 from pybroker.process.python_build import python_build
+from pybroker.wire import core
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/contributing/benchmarks.md"
 SECTION = "## Beside Apache Pulsar"
 COLUMNS = {CPU: "processor time", RATE: "rate", P99: "p99"}
+DOCUMENTED = {CPU: "compiled to Pulsar", RATE: "rate, compiled to Pulsar", P99: "p99, compiled to Pulsar"}
+"""Headings of the columns in the documentation."""
 DURABILITIES = {"sync": (True, True), "defaults": (True, False), "nosync": (False, False)}
 """`journalSyncData` of pybroker and of Pulsar. `defaults` are the values that both are shipped with."""
 SHORTEST_S = 6
 
-Documented = dict[tuple[str, str], dict[str, str]]  # (case, durability) -> column -> ratio
+DOCUMENTED_DURABILITY = "sync, sync"
+
+Documented = dict[str, dict[str, str]]  # case -> figure -> ratio
 
 
 def documented_ratios(page: str) -> Documented:
-    """Return the ratios of the table in the documentation."""
-    found: Documented = {}
+    """Return the ratios of the broker with the compiled core to Pulsar, from the tables of the documentation."""
+    case_of = {label: case for case, label in LABELS.items()}
+    found: Documented = {case: {} for case in CASES}
+    columns: dict[str, int] = {}
     section = page.partition(f"{SECTION}\n")[2].partition("\n## ")[0]
     for line in section.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0] in CASES:
-            found[cells[0], cells[1]] = dict(zip(COLUMNS.values(), cells[2:], strict=True))
+        cells = [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
+        case = case_of.get(cells[0])
+        if case is None:
+            columns = {figure: cells.index(head) for figure, head in DOCUMENTED.items() if head in cells}
+        else:
+            found[case] |= {figure: cells[column] for figure, column in columns.items()}
     return found
 
 
@@ -67,10 +77,10 @@ def table(rounds: dict[str, list[tuple[Figures, Figures]]], durability: str, doc
         f"|---|---|{'---|' * (len(COLUMNS) + 2)}",
     ]
     for case, pairs in rounds.items():
-        known = documented.get((case, durability), {})
+        known = documented.get(case, {}) if durability == DOCUMENTED_DURABILITY else {}
         cells = [ratio_cell(pairs, figure) for figure in COLUMNS]
-        before = ", ".join(known.get(column) or "-" for column in columns)
-        lines.append(f"| {case} | {durability} | {' | '.join(cells)} | {len(pairs)} | {before} |")
+        stored = ", ".join(known.get(figure) or "-" for figure in COLUMNS)
+        lines.append(f"| {case} | {durability} | {' | '.join(cells)} | {len(pairs)} | {stored} |")
     return "\n".join(lines)
 
 
@@ -145,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ours = stack.enter_context(started_pybroker(ours_sync))
         theirs = stack.enter_context(started_standalone(theirs_sync))
         rounds = compare((ours, theirs), chosen, options)
-    print(f"\npybroker divided by Pulsar, CPython {sys.version.split()[0]} ({python_build()} build)", end="")
+    build = f"CPython {sys.version.split()[0]} ({python_build()} build), wire core {core.IMPLEMENTATION}"
+    print(f"\npybroker divided by Pulsar; {build}", end="")
     print(f", load average {', '.join(f'{value:.1f}' for value in os.getloadavg())}\n")
     print(table(rounds, durability, documented_ratios(PAGE.read_text())))
     return 0 if all(rounds.values()) else 1

@@ -175,3 +175,18 @@ CASES: dict[str, Case] = {
     "paced_1k": paced,
     "catch_up": catch_up,
 }
+LABELS = {
+    "publish_1k": "publish 1 KiB",
+    "publish_1k_batched": "publish 1 KiB in batches",
+    "publish_100": "publish 100 B",
+    "publish_100_batched": "publish 100 B in batches",
+    "exclusive": "publish and consume 1 KiB, Exclusive",
+    "exclusive_batched": "Exclusive in batches",
+    "shared": "Shared, four consumers",
+    "shared_batched": "Shared in batches",
+    "key_shared": "Key_Shared, four consumers",
+    "key_shared_batched": "Key_Shared in batches",
+    "paced_1k": "publish 1,000 messages a second",
+    "catch_up": "read a backlog of 1 million messages",
+}
+"""Names of the cases in the documentation."""
