@@ -6,7 +6,8 @@
 
 Both brokers run on this machine for the whole comparison and are loaded in turn (A B A B). Each cell of the table is
 pybroker's figure divided by Pulsar's in the same round: the median of the rounds, and the lowest and highest ratio. The
-documented ratios of docs/contributing/benchmarks.md follow, of both brokers with a synced journal. Needs a JDK 17 or newer, Maven, and Linux.
+documented ratios of docs/contributing/benchmarks.md follow; both brokers synced their journal there. Needs a JDK 17 or
+newer, Maven, and Linux.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def documented_ratios(page: str) -> Documented:
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
         case = case_of.get(cells[0])
+        if line.startswith("|---"):
+            continue
         if case is None:
             columns = {figure: cells.index(head) for figure, head in DOCUMENTED.items() if head in cells}
         else:
