@@ -25,19 +25,13 @@ from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.memory.broker_memory import Holding, Memory
 from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock
+from pybroker.runtime.time_slices import BackgroundSlices
 
 READ_ENTRIES = 1000
 READ_BYTES = 1024 * 1024
 WRITE_BYTES = 256 * 1024
 BUFFERS_BYTES = 2 * READ_BYTES + WRITE_BYTES
 """The buffers of reads and writes. The compaction waits for this memory before it begins."""
-SLICE_MS = 0.5
-"""Time without yielding to the event loop."""
-BUSY_MS = 0.1
-PAUSE_S = 0.001
-"""Pause after a slice if other tasks then run for BUSY_MS. A message of a client passes the event loop at least twice, and
-would wait for a slice each time.
-"""
 THREAD_COST_BYTES = 128 * 1024
 """An entry with a larger uncompressed size is decoded in a thread, because it would block the event loop for too long.
 """
@@ -79,7 +73,7 @@ class Compactor:
         self._read_timeout_s = read_timeout_s
         self._survivors = Survivors(keeps_messages_without_key=keeps_messages_without_key)
         self.progress = Progress()
-        self._slice_ends_ms = 0.0
+        self._slices = BackgroundSlices(clock)
         self._drops = 0  # how often the view had been deleted at the start
 
     async def run(self, end: Position) -> None:
@@ -131,16 +125,9 @@ class Compactor:
         if cost_bytes >= THREAD_COST_BYTES:
             self._count_room(cost_bytes)
             return await asyncio.to_thread(act, entry.position, entry.payload)
-        if self._clock.monotonic_ms() >= self._slice_ends_ms:
-            await self._end_slice()
+        if self._slices.has_ended():
+            await self._slices.next()
         return act(entry.position, entry.payload)
-
-    async def _end_slice(self) -> None:
-        yielded_ms = self._clock.monotonic_ms()
-        await asyncio.sleep(0)
-        if self._clock.monotonic_ms() - yielded_ms >= BUSY_MS:
-            await asyncio.sleep(PAUSE_S)
-        self._slice_ends_ms = self._clock.monotonic_ms() + SLICE_MS
 
     async def _read(self, before: CompactedInfo | None, end: Position) -> AsyncIterator[list[CompactedEntry]]:
         """Yield all entries up to `end`, in order: the previous view, then the entries since."""
