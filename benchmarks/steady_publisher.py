@@ -23,6 +23,8 @@ import numpy as np
 from benchmarks.frames import SendBlock, message_tail
 from benchmarks.load import Link, Publisher
 
+STEADY = "/steady"
+"""In the names of the topics."""
 STEP_S = 0.001
 """Time between sends. All messages that are due are sent together."""
 WINDOW = 100_000
