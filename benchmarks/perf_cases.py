@@ -62,14 +62,14 @@ def steady_rate(log: str) -> float:
     sums = [sum(rates[second] for rates in by_client.values()) for second in range(seconds)]
     counted = [rate for rate in sums if rate > 0][SKIPPED_S:-1]
     if not counted:
-        raise PerfFailed(f"the log has no rates of more than {SKIPPED_S + 1} seconds: {log[-500:]}")
+        raise PerfFailed(f"the log has no rates of more than {SKIPPED_S + 1} seconds: {log[-200:]}")
     return statistics.mean(counted)
 
 
 def number_in(log: str, pattern: re.Pattern[str]) -> float:
     found = pattern.search(log)
     if found is None:
-        raise PerfFailed(f"the log has no match of {pattern.pattern!r}: {log[-500:]}")
+        raise PerfFailed(f"the log has no match of {pattern.pattern!r}: {log[-200:]}")
     return float(found.group(1))
 
 
@@ -135,7 +135,7 @@ def paced(broker: Broker, settings: Settings) -> Figures:
 
 def end_to_end(broker: Broker, settings: Settings, produce: tuple[str, ...], consume: tuple[str, ...]) -> Figures:
     topic = _topic()
-    consumer = _Perf("consume", broker, "-time", settings.seconds + 5, *consume, topic)
+    consumer = _Perf("consume", broker, "-time", settings.seconds + 8, *consume, topic)
     try:
         time.sleep(SKIPPED_S)
         before_s = _cpu_s(broker)
