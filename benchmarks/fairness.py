@@ -112,7 +112,7 @@ class Side:
 
 def show(case: str, side: Side, figures: Sequence[str]) -> None:
     def median(when: str, figure: str) -> float:
-        return statistics.median(each[figure] for each in side.seen[case, when])
+        return statistics.median(float(each[figure]) for each in side.seen[case, when])
 
     cells = []
     for figure in figures:
