@@ -165,6 +165,7 @@ class Decoder:
 
     def hold(self, data: bytes) -> None:
         """Store data, which follows all data fed before, without decoding. Then call `feed` without data."""
+        assert not self.missing_bytes, "large frames are received into `own_buffer`"
         self._rest += data
         self.has_more = True
 
