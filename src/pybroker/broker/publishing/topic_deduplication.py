@@ -95,7 +95,8 @@ class TopicDeduplication:
         self._snapshot_at_ms = 0.0  # start time of the last snapshot
         self._is_snapshot_due = False
         self._saving = asyncio.Lock()
-        self._waiting: list[asyncio.Event] = []
+        self.waiting: list[asyncio.Event] = []
+        """Requests that wait for messages in flight; `landed` resumes them."""
         if ledger.cursors.get(DEDUPLICATION_CURSOR) is not None:
             self.status = DeduplicationStatus.REMOVING  # unless deduplication is wanted
 
@@ -246,11 +247,11 @@ class TopicDeduplication:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             changed = asyncio.Event()
-            self._waiting.append(changed)
+            self.waiting.append(changed)
             await changed.wait()
 
     def _tell(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for changed in waiting:
             changed.set()
 
@@ -305,7 +306,7 @@ class TopicDeduplication:
 
     def landed(self) -> None:
         """Resume requests that wait for messages in flight. The caller reports receipts and errors of any messages."""
-        if self._waiting:
+        if self.waiting:
             self._tell()
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
