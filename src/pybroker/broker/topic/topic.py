@@ -109,7 +109,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         self._refused_producers: set[str] = set()  # producers whose messages were refused because the disk was full
         self.subscriptions = {}
         self.offload_error = ""
-        self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self.counters)
+        self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self._entry_kinds_changed)
         self.shared.has_entry_metadata = ledger.document.last_index is not None
         added = broker_context.added_metadata
         self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
@@ -128,6 +128,10 @@ class Topic(TopicBase, ManagedLedgerListener):
         ledger.retention = backlog_rules.retention_limits(self.policies.retention)
         self._renew_limits()
         self.deduplication.renew()
+
+    def _entry_kinds_changed(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.compose_stages()
 
     def _held_from(self) -> int | None:
         return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
@@ -217,8 +221,8 @@ class Topic(TopicBase, ManagedLedgerListener):
         now_ms = self.runtime.clock.monotonic_ms()
         publish = Publish(producer, run, now_ms, accepted)
         producer.pending += len(run.payloads)
-        if run.has_markers:
-            self.entry_kinds.has_markers = True
+        if run.has_markers or run.txn is not None:
+            self.entry_kinds.markers_published()
         if run.txn is not None:
             self.transactions.offered(run)
         try:
@@ -268,6 +272,7 @@ class Topic(TopicBase, ManagedLedgerListener):
                 producer.counters.messages_in += messages
                 producer.counters.bytes_in += run.size_bytes
                 if run.chunk_count:
+                    self.entry_kinds.chunks_published()
                     counters.chunks_in += run.chunk_count
                     producer.counters.chunks_in += run.chunk_count
             producer.completed(entries)
