@@ -111,7 +111,7 @@ class EntryReads:
 
     @property
     def is_at_end(self) -> bool:
-        """Return whether nothing is left to read, by a quick comparison that may miss some cases."""
+        """True only if no entry is left to read. A quick check: it may be False although no entry is left."""
         if self._delayed.is_in_use or self._next is not self._cursor:
             return False
         return self._cursor.ledger.ledgers.is_at_end(self._cursor.read_position)
