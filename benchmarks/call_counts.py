@@ -31,7 +31,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 TOPIC = "public/default/call-counts"
 MESSAGES_PER_RUN = 100
 REPEATS = 5
-STORED = {"one message": (243, 230), "one of 100 messages": (5.4, 3.1), "GET of topic stats": (689, 689)}
+STORED = {"one message": (149, 137), "one of 100 messages": (4.2, 2.0), "GET of topic stats": (700, 700)}
 """Calls at the last count (Python 3.11), without and with the compiled core; the smallest number of REPEATS."""
 
 
