@@ -330,6 +330,7 @@ PURE = (
     "broker.limits.rate_buckets",
     "broker.context.read_leases",
     "broker.limits.subscribe_rate_limit",
+    "broker.delivery.dispatch_stall",
     "broker.delivery.entry_kinds",
     "broker.delivery.markers",
     "broker.delivery.stages",

@@ -57,7 +57,7 @@ class ServerContext:
         """New connections are not read."""
         self.is_closed = False
         """New connections are aborted: the listener has closed the others and does not wait for more."""
-        self._held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
+        self.held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
         self.unauthenticated: Slots[Connection] = Slots(
             config.max_connections_before_connect, config.max_connections_before_connect_per_ip, displaces_settled=True
         )
@@ -162,8 +162,8 @@ class ServerContext:
         if not self.connections:
             self.all_closed.set()
         self._stalled.pop(connection, None)
-        if self._held_publishers.pop(connection, connection) is None:
-            stats.throttled_connections = len(self._held_publishers)
+        if self.held_publishers.pop(connection, connection) is None:
+            stats.throttled_connections = len(self.held_publishers)
         self.report_unsent(connection, 0)
         host = connection.host
         self._by_host[host] -= 1
@@ -204,33 +204,22 @@ class ServerContext:
 
     # --- bounds ------------------------------------------------------------------------------------------------------
 
-    def publish_started(self, size_bytes: int) -> bool:
-        """Add a message to the memory of unanswered sends. Return True if the limit of this memory is reached."""
-        self.runtime.stats.pending_publish_bytes += size_bytes
-        publishes = self.memory.publishes
-        if (settled := publishes.count(size_bytes)) is not None:
-            self.memory.follow(settled)
-        return publishes.room() <= 0
-
     def hold_publisher(self, connection: Connection) -> None:
         """Pause reading from `connection` until half of all unanswered sends are answered."""
-        if connection not in self._held_publishers:
-            if not self._held_publishers:
+        if connection not in self.held_publishers:
+            if not self.held_publishers:
                 self.runtime.stats.throttled_since_ms = self.now_s() * 1000
-            self._held_publishers[connection] = None
-            self.runtime.stats.throttled_connections = len(self._held_publishers)
+            self.held_publishers[connection] = None
+            self.runtime.stats.throttled_connections = len(self.held_publishers)
             connection.hold_publish_memory(True)
 
-    def publish_completed(self, size_bytes: int) -> None:
-        stats, publishes = self.runtime.stats, self.memory.publishes
-        stats.pending_publish_bytes -= size_bytes
-        assert stats.pending_publish_bytes >= 0, "answered more than was published"
-        if (settled := publishes.count(-size_bytes)) is not None:
-            self.memory.follow(settled)
+    def publish_memory_freed(self) -> None:
+        """Resume reading from connections that wait for memory of unanswered sends, if there is enough."""
+        publishes = self.memory.publishes
         # With no unanswered sends, `room` is positive: a memory part has a guaranteed minimum.
-        if self._held_publishers and publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
-            held, self._held_publishers = self._held_publishers, {}
-            stats.throttled_connections = 0
+        if publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
+            held, self.held_publishers = self.held_publishers, {}
+            self.runtime.stats.throttled_connections = 0
             for connection in held:
                 connection.hold_publish_memory(False)
 

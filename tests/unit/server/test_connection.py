@@ -138,9 +138,9 @@ async def test_incomplete_frame_before_connect_is_counted_and_released_at_end() 
     server = Server()
     peer = server.connect(is_introduced=False)
     peer.feed(connect()[:-1])
-    assert peer.connection in server.context.frames
+    assert peer.connection in server.context.frames.counted
     peer.lose()
-    assert peer.connection not in server.context.frames
+    assert peer.connection not in server.context.frames.counted
     assert server.runtime.memory.frames.used_bytes == 0
 
 

@@ -221,7 +221,7 @@ class BrokerLines:
         yield from samples.counter("pybroker_loop_starved", stats.loop_starved)
         yield from samples.histogram("pybroker_gc_pauses_seconds", stats.gc_pauses_ms, divisor=MS_PER_S)
         yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
-        yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
+        yield from samples.gauge("pybroker_pending_publish_bytes", self._runtime.memory.publishes.used_bytes)
         yield from samples.gauge("pybroker_pump_queue_depth", len(broker.broker_context.pumps))
         yield from self._memory()
         waiting = broker.broker_context.waiting

@@ -159,7 +159,7 @@ async def get_allocator(call: Call) -> Response:
     if name not in _ALLOCATORS:
         raise AdminError(406, f"Invalid allocator name : {name}")
     broker = call.broker
-    used = broker.ledgers.cache.size_bytes if name == "ml-cache" else broker.runtime.stats.pending_publish_bytes
+    used = broker.ledgers.cache.size_bytes if name == "ml-cache" else broker.runtime.memory.publishes.used_bytes
     return json_response({**_NO_ARENAS, "usedDirectMemory": used})
 
 
