@@ -187,6 +187,17 @@ def until_all_know_all(places: Sequence[Place]) -> None:
     )
 
 
+def require_leader(places: Sequence[Place]) -> None:
+    """Wait until all brokers know one leader: a Java broker while one is registered."""
+    live = running(places)
+    possible = {each.broker_id for each in live if each.kind == JAVA} or {each.broker_id for each in live}
+
+    def known() -> set[str | None]:
+        return {each.leader() for each in live}
+
+    until(lambda: len(known()) == 1 and known() <= possible, lambda: f"leaders {known()}, expected one of {possible}")
+
+
 def bundles_of(place: Place, namespace: str) -> list[str]:
     boundaries = place.get(f"/admin/v2/namespaces/{namespace}/bundles")["boundaries"]
     return [f"{lower}_{upper}" for lower, upper in pairwise(boundaries)]
@@ -216,6 +227,19 @@ def move(places: Sequence[Place], asked: Place, namespace: str, bundle: str, des
         if owner_of_bundle(places, namespace, bundle) is destination:
             return attempt + 1
     raise AssertionError(f"{bundle} does not move to {destination}, asked of {asked}")
+
+
+def make_namespace(place: Place, name: str, bundles: int) -> None:
+    body = {"bundles": {"numBundles": bundles}}
+    assert place.call("PUT", f"/admin/v2/namespaces/{name}", body) == (204, None)
+
+
+def require_lookups(places: Sequence[Place], topic: str) -> Place:
+    """Look the topic up at each broker, over both protocols. Return its owner."""
+    found = {each.name: (each.owner_over_protocol(topic), each.owner_over_http(topic)) for each in places}
+    owners = {url for pair in found.values() for url in pair}
+    assert len(owners) == 1, f"{topic}: {found}"
+    return next(each for each in places if each.url in owners)
 
 
 @contextmanager
