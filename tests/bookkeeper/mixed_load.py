@@ -318,8 +318,8 @@ class MixedLoad(CheckedLoad):
             for topic in topics
             for number, kind in enumerate(topic.producers)
         ]
-        for each in (*self._consumers, *self._publishers):
-            each.thread.start()
+        for thread in [*(each.thread for each in self._consumers), *(each.thread for each in self._publishers)]:
+            thread.start()
 
     def _next_client(self, number: int) -> pulsar.Client:
         return self._clients[number % len(self._clients)]
