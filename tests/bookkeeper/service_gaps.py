@@ -331,7 +331,7 @@ class Restart(NamedTuple):
 
 def pause_figures(restarts: Sequence[Restart]) -> dict[str, object]:
     """Return the figures of all topics that moved."""
-    found: dict[str, object] = {"topics": sum(len(each.receipts) for each in restarts)}
+    found: dict[str, object] = {"topics that moved": sum(len(each.receipts) for each in restarts)}
     for label, lengths in (
         ("receipts", [length for each in restarts for length in each.receipts.values()]),
         ("deliveries", [length for each in restarts for length in each.deliveries.values()]),
@@ -340,6 +340,7 @@ def pause_figures(restarts: Sequence[Restart]) -> dict[str, object]:
             found |= {
                 f"{label}, median pause": round(statistics.median(lengths), 2),
                 f"{label}, 90 %": round(sorted(lengths)[len(lengths) * 9 // 10], 2),
+                f"{label}, 99 %": round(sorted(lengths)[len(lengths) * 99 // 100], 2),
                 f"{label}, worst pause": round(max(lengths), 2),
             }
     return found
