@@ -1,5 +1,6 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -29,9 +30,12 @@ public class JavaLoad {
     private static final SubscriptionType[] TYPES = {SubscriptionType.Exclusive, SubscriptionType.Failover,
             SubscriptionType.Shared, SubscriptionType.Key_Shared};
 
+    private static final PrintStream EVENTS = System.out;
+
     private static volatile boolean isEnding;
 
     public static void main(String[] args) throws Exception {
+        System.setOut(System.err);  // for the log of the client
         List<PulsarClient> clients = new ArrayList<>();
         for (String url : args[0].split(";")) {
             clients.add(PulsarClient.builder().serviceUrl(url).operationTimeout(60, TimeUnit.SECONDS).build());
@@ -59,7 +63,7 @@ public class JavaLoad {
         for (Thread thread : threads) {
             thread.join();
         }
-        System.out.println("ended");
+        EVENTS.println("ended");
         orders.readLine();
         System.exit(0);
     }
@@ -88,7 +92,7 @@ public class JavaLoad {
                     message.key(stream);
                 }
                 String text = label + " " + stream + " " + number;
-                message.sendAsync().whenComplete((id, failure) -> System.out.println(
+                message.sendAsync().whenComplete((id, failure) -> EVENTS.println(
                         failure == null ? "receipt " + text : "failed " + text + " " + oneLine(failure)));
                 if (count % BURST == BURST - 1) {
                     Thread.sleep(PAUSE_MS);
@@ -96,7 +100,7 @@ public class JavaLoad {
             }
             producer.flush();
         } catch (PulsarClientException | InterruptedException failure) {
-            System.out.println("failed " + label + " flush 0 " + oneLine(failure));
+            EVENTS.println("failed " + label + " flush 0 " + oneLine(failure));
         }
     }
 
@@ -111,11 +115,11 @@ public class JavaLoad {
                 try {
                     Message<byte[]> message = consumer.receive(RECEIVE_MS, TimeUnit.MILLISECONDS);
                     if (message != null) {
-                        System.out.println(label + new String(message.getData(), StandardCharsets.UTF_8).replace('/', ' '));
+                        EVENTS.println(label + new String(message.getData(), StandardCharsets.UTF_8).replace('/', ' '));
                         consumer.acknowledgeAsync(message);
                     }
                 } catch (PulsarClientException failure) {
-                    System.out.println("broken " + label + oneLine(failure));
+                    EVENTS.println("broken " + label + oneLine(failure));
                     return;
                 }
             }
