@@ -7,9 +7,14 @@ the first broker, divided evenly, all at the second broker, divided evenly. Only
 clients and connections stay, so a round is short and its placements have the same conditions. The processor time of the brokers
 that own topics is divided by the number of messages with a receipt. Each message has 1 KiB.
 
-The ratio of a round is the mean of both divided placements by the mean of both others. Two control pairs show the chance of the
-measurement: the first broker by the second one, and the divided placement by its repetition. The processor time of the broker
-without topics is reported for each second: two brokers cost that much more, whatever the number of messages.
+The brokers' fixed cost, that of the broker without topics in the same round, is subtracted, because it depends on time and not on
+messages; it is reported for each second. The ratio of a round is the mean of both divided placements by the mean of both others.
+Two control pairs show the chance of the measurement: the first broker by the second one, and the divided placement by its
+repetition.
+
+A broker that receives several batches at once needs less time for each. So the cases with one batch on its way compare the same
+steps. The case with many batches also contains the smaller number of batches that each of two brokers finds at once, which the
+number of wake-ups (voluntary context switches of all threads) for each batch shows.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ import statistics
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import pulsar
@@ -31,46 +38,56 @@ from benchmarks.processor_time import processor_seconds
 TOPICS = 16
 SESSION_MS = 30_000
 WARM_S = 1.5
-PENDING = 200
-"""Messages without a receipt of each producer."""
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
 PLACEMENTS = (FIRST, BOTH, SECOND, BOTH)
 
 
 class Case(NamedTuple):
     batch: int
-    rate: int
-    """Messages per second of all topics; 0 as many as the client can send."""
+    on_the_way: int
+    """Batches of all topics without a receipt."""
 
     def __str__(self) -> str:
         size = f", {self.batch} in a batch" if self.batch > 1 else ""
-        return f"publish 1 KiB{size}, {f'{self.rate:,} messages a second' if self.rate else 'without a limit'}"
+        return f"publish 1 KiB{size}, {self.on_the_way} on the way"
 
 
-CASES = (Case(1, 2_000), Case(100, 8_000), Case(100, 0))
+CASES = (Case(1, 1), Case(100, 1), Case(100, 32))
 
 
 class Slice(NamedTuple):
     """One measurement of a placement."""
 
-    us_per_message: float
-    messages_per_s: float
-    idle_us_per_s: float
+    seconds: float
+    messages: int
+    owners: int
+    used_s: float
+    """Processor time of the brokers with topics."""
+    idle_s: float
     """Of the broker without topics; 0 if both have topics."""
+    wake_ups: int
+    """Of the brokers with topics."""
+
+    def us_per_message(self, idle: float) -> float:
+        """Return the processor time for a message without the fixed cost.
+
+        `idle`: processor seconds of an idle broker per second.
+        """
+        return (self.used_s - self.owners * idle * self.seconds) / self.messages * 1e6
 
 
 class Publishing:
-    """A thread that publishes to all topics while it is switched on, with at most `PENDING` messages of each on their way."""
+    """A thread that publishes to all topics in turn while it is switched on."""
 
     def __init__(self, url: str, topics: Sequence[str], case: Case) -> None:
         self.receipts = 0
         self._case = case
-        self._room = {topic: threading.Semaphore(PENDING) for topic in topics}
+        self._room = threading.Semaphore(case.on_the_way)
         self._on = threading.Event()
         self._ends = False
         self._client = pulsar.Client(url, io_threads=1, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        self._producers = {
-            topic: self._client.create_producer(
+        self._producers = [
+            self._client.create_producer(
                 topic,
                 send_timeout_millis=0,
                 batching_enabled=case.batch > 1,
@@ -78,7 +95,7 @@ class Publishing:
                 batching_max_publish_delay_ms=1_000,  # only full batches
             )
             for topic in topics
-        }
+        ]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -90,24 +107,20 @@ class Publishing:
 
     def _run(self) -> None:
         payload = b"x" * 1024
-        pause_s = self._case.batch / self._case.rate if self._case.rate else 0.0
-        next_s = time.monotonic()
+        last = self._case.batch - 1
         while not self._ends:
-            for topic, producer in self._producers.items():
-                if not self._on.is_set():
-                    self._on.wait()
-                    next_s = time.monotonic()
-                room = self._room[topic]
-                for _ in range(self._case.batch):
-                    room.acquire()
-                    producer.send_async(payload, lambda result, _, room=room: self._answered(result, room))
-                next_s += pause_s
-                if (ahead_s := next_s - time.monotonic()) > 0:
-                    time.sleep(ahead_s)
+            for producer in self._producers:
+                self._on.wait()
+                self._room.acquire()
+                for number in range(self._case.batch):
+                    producer.send_async(payload, self._answered_last if number == last else self._answered)
 
-    def _answered(self, result: pulsar.Result, room: threading.Semaphore) -> None:
+    def _answered(self, result: pulsar.Result, _: pulsar.MessageId) -> None:
         self.receipts += result == pulsar.Result.Ok
-        room.release()
+
+    def _answered_last(self, result: pulsar.Result, where: pulsar.MessageId) -> None:
+        self._answered(result, where)
+        self._room.release()
 
     def close(self) -> None:
         self._ends = True
@@ -136,18 +149,29 @@ def place(brokers: Sequence[Broker], bundles: Sequence[str], owners: Sequence[in
         rest("PUT", f"{brokers[0].http_url}{path}")
 
 
+def wake_ups(process: int) -> int:
+    """Return the voluntary context switches of all threads of a process."""
+    found = 0
+    for status in Path(f"/proc/{process}/task").glob("*/status"):
+        with suppress(OSError):  # the thread has ended
+            found += int(status.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return found
+
+
 def measured(load: Publishing, brokers: Sequence[Broker], owners: Sequence[int], seconds: float) -> Slice:
     """Measure one placement."""
     load.switch(on=True)
     time.sleep(WARM_S)
+    woken = sum(wake_ups(brokers[number].pid) for number in owners)
     before = [processor_seconds(each.pid) for each in brokers]
     began_s, receipts = time.monotonic(), load.receipts
     time.sleep(seconds)
     used = [processor_seconds(each.pid) - then for each, then in zip(brokers, before, strict=True)]
     receipts, took_s = load.receipts - receipts, time.monotonic() - began_s
+    woken = sum(wake_ups(brokers[number].pid) for number in owners) - woken
     load.switch(on=False)
-    idle_s = sum(each for number, each in enumerate(used) if number not in owners)
-    return Slice((sum(used) - idle_s) / receipts * 1e6, receipts / took_s, idle_s / took_s * 1e6)
+    used_s = sum(used[number] for number in owners)
+    return Slice(took_s, receipts, len(owners), used_s, sum(used) - used_s, woken)
 
 
 def spread(ratios: Sequence[float]) -> str:
@@ -155,20 +179,31 @@ def spread(ratios: Sequence[float]) -> str:
     return f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
 
 
-def figures(rounds: Sequence[Sequence[Slice]]) -> dict[str, object]:
+def idle_of(slices: Sequence[Slice]) -> float:
+    """Return the processor seconds of an idle broker per second, in one round."""
+    single = [each for each in slices if each.owners == 1]
+    return sum(each.idle_s for each in single) / sum(each.seconds for each in single)
+
+
+def figures(case: Case, rounds: Sequence[Sequence[Slice]]) -> dict[str, object]:
     """Return the figures of one case. Each round has a slice for each of `PLACEMENTS`."""
-    us = [[each.us_per_message for each in slices] for slices in rounds]
+    us = [[each.us_per_message(idle_of(slices)) for each in slices] for slices in rounds]
     one = [(first + second) / 2 for first, _, second, _ in us]
     two = [(before + after) / 2 for _, before, _, after in us]
-    idle = [each.idle_us_per_s for slices in rounds for each in slices if each.idle_us_per_s]
+    found = [each for slices in rounds for each in slices]
+    woken = {count: [each for each in found if each.owners == count] for count in (1, 2)}
     return {
-        "messages a second": round(statistics.median(each.messages_per_s for slices in rounds for each in slices)),
+        "messages a second": round(statistics.median(each.messages / each.seconds for each in found)),
         "one broker, us": round(statistics.median(one), 2),
         "two brokers, us": round(statistics.median(two), 2),
         "ratio": spread([after / before for before, after in zip(one, two, strict=True)]),
         "control: first by second broker": spread([first / second for first, _, second, _ in us]),
         "control: divided by divided": spread([before / after for _, before, _, after in us]),
-        "broker without topics, us for each second": round(statistics.median(idle)),
+        "wake-ups for a batch": {
+            count: round(statistics.median(each.wake_ups / each.messages * case.batch for each in slices), 2)
+            for count, slices in woken.items()
+        },
+        "fixed cost of a broker, ms for each second": round(1e3 * statistics.median(map(idle_of, rounds)), 2),
     }
 
 
@@ -193,11 +228,12 @@ def main() -> None:
                 for case, load in loads.items():
                     found[case][-1].append(measured(load, brokers, owners, options.seconds))
             for case, slices in found.items():
-                print(case, *(f"{each.us_per_message:.2f}" for each in slices[-1]), flush=True)
+                idle = idle_of(slices[-1])
+                print(case, *(f"{each.us_per_message(idle):.2f}" for each in slices[-1]), flush=True)
         for load in loads.values():
             load.close()
     for case, rounds in found.items():
-        print(json.dumps({"case": str(case), **figures(rounds)}), flush=True)
+        print(json.dumps({"case": str(case), **figures(case, rounds)}), flush=True)
 
 
 if __name__ == "__main__":

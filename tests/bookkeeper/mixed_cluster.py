@@ -213,7 +213,11 @@ def transfer(asked: Place, namespace: str, bundle: str, destination: Place) -> N
 def owner_of_bundle(places: Sequence[Place], namespace: str, bundle: str) -> Place | None:
     """Return the owner at this moment; None without one. Nothing is looked up."""
     for place in places:
-        owned = place.get(f"{BROKERS}/{CLUSTER}/{place.broker_id}/ownedNamespaces")
+        path = f"{BROKERS}/{CLUSTER}/{place.broker_id}/ownedNamespaces"
+        status, owned = place.call("GET", path)
+        if status == 500 and "LockBusyException" in str(owned) and place.kind == JAVA:
+            continue  # A Java broker fails while one of its bundles is one that another broker has acquired first.
+        assert status == 200, f"GET {path} at {place}: {status} {owned}"
         if f"{namespace}/{bundle}" in owned:
             return place
     return None
