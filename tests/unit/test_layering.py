@@ -367,6 +367,8 @@ PURE = (
     "admin.http.strict_head",
     "auth.provider_names",
     "auth.plugins",
+    "auth.known_superusers",
+    "auth.openid.pending_login",
     "auth.token_claims",
     "config.dynamic",
     "config.only_in_pulsar",

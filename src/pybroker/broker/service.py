@@ -46,6 +46,7 @@ from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
 from pybroker.broker.policies.change_events import ChangeEvents
 from pybroker.broker.policies.live_settings import LiveSettings
+from pybroker.broker.policies.permission_rechecks import PermissionRechecks
 from pybroker.broker.policies.policies_in_force import PoliciesInForce
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.transactions.participation import TakingPart
@@ -159,8 +160,10 @@ class BrokerService:
         self.topic_watchers = TopicWatchers(broker_context, directory)
         directory.listen(self.topic_watchers)
         self.change_events = ChangeEvents(broker_context, topics)
+        self.permission_rechecks = PermissionRechecks(broker_context, loaded)
+        self.permission_rechecks.add(self.topic_watchers)
         self._policy_changes = policy_changes = PolicyChanges(
-            broker_context, loaded, self.topic_watchers, self.change_events, partitioned
+            broker_context, loaded, self.permission_rechecks, self.change_events, partitioned
         )
         self.policies_in_force = PoliciesInForce(broker_context, loaded, partitioned)
         LiveSettings(self.dynamic, broker_context, policy_changes)
@@ -381,6 +384,7 @@ class BrokerService:
         await self._closing.close_all()
         await self.broker_context.tasks.close()
         await self._closing.close_all()  # topics whose load ended meanwhile
+        await self.broker_context.authorization.close()
         await self.ledgers.close()
         self.refused_accesses.flush()
         self.runtime.cancel_timers()
@@ -401,7 +405,7 @@ def new_broker_context(
         metadata_store,
         resources,
         ledgers,
-        authorization=AuthorizationService(config, resources),
+        authorization=AuthorizationService(config, resources, runtime.clock),
         schemas=SchemaRegistry(metadata_store, runtime.clock, schema_storage),
         waiting=WaitingRequests(config),
         producer_names=ProducerNames(config.cluster_name, metadata_store, runtime.clock),

@@ -66,7 +66,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Address of the client from the PROXY header of a load balancer."""
         self.address = ""
         self.host = ""
-        self.opened_s = context.now_s()
+        self.waits_since_s = context.now_s()
+        """Since when the broker waits for the next command of an unauthenticated client, in seconds."""
         self.early_pings = 0  # PINGs before CONNECT
         self.client_version = ""
         self.role = None
@@ -79,6 +80,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.producer_set_ups = PendingSetups(self.producers)
         self.consumer_set_ups = PendingSetups(self.consumers)
         self.topic_watchers: dict[int, TopicWatcher] = {}
+        self.watchers_being_opened: set[int] = set()
+        """Ids of topic list watchers whose permission is being checked."""
         self.tasks = TaskOwner("connection")
         self.memory_waits = MemoryWaits()
         self.list_turn = asyncio.Lock()  # locked while a topic list is built

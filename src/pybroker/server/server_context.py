@@ -57,7 +57,7 @@ class ServerContext:
         """New connections are aborted: the listener has closed the others and does not wait for more."""
         self._held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
         self.unauthenticated: Slots[Connection] = Slots(
-            config.max_connections_before_connect, config.max_connections_before_connect_per_ip
+            config.max_connections_before_connect, config.max_connections_before_connect_per_ip, displaces_settled=True
         )
         self.frames: FrameMemory[Connection] = FrameMemory(
             self.memory, self.unauthenticated, self.runtime.stats, config
@@ -102,17 +102,27 @@ class ServerContext:
         if displaced is not None:
             self.runtime.stats.connections_displaced += 1
             self.unauthenticated.leave(displaced)
-            displaced.abort("displaced by a newer connection before it sent CONNECT")
+            displaced.abort("displaced by a newer connection before it was authenticated")
 
     def introduced(self, connection: Connection) -> None:
+        """Remove a connection whose client is authenticated from the limits of unauthenticated connections."""
         self.unauthenticated.leave(connection)
+
+    def check_begins(self, connection: Connection) -> None:
+        """Note that a provider checks credentials of a client: other unauthenticated connections are displaced first."""
+        self.unauthenticated.settle(connection)
+
+    def check_ended(self, connection: Connection) -> None:
+        """Note the end of the check. A client that is still not authenticated has to send its next command in time."""
+        connection.waits_since_s = self.now_s()
+        self.unauthenticated.unsettle(connection)
 
     def close_unauthenticated(self) -> None:
         latest_s = self.now_s() - self.connect_timeout_s
-        while (longest := self.unauthenticated.longest) is not None and longest.opened_s <= latest_s:
+        while (longest := self.unauthenticated.longest) is not None and longest.waits_since_s <= latest_s:
             self.runtime.stats.connections_displaced += 1
             self.unauthenticated.leave(longest)
-            longest.abort("no CONNECT within connectCommandTimeoutMs")
+            longest.abort("no CONNECT or AUTH_RESPONSE within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
         self.runtime.stats.connections_refused += 1
@@ -178,13 +188,14 @@ class ServerContext:
             )
 
     def connection_limit(self, connection: Connection) -> str:
-        """Return the configuration key of the connection limit that `connection` exceeds, or "". Unauthenticated
+        """Return the configuration key of the connection limit that `connection` exceeds, or "". Other unauthenticated
         connections are not counted.
         """
         config = self.runtime.config
-        if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated):
+        own = int(connection in self.unauthenticated)
+        if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated) + own:
             return "brokerMaxConnections"
-        at_host = self._by_host[connection.host] - self.unauthenticated.count_of(connection.host)
+        at_host = self._by_host[connection.host] - self.unauthenticated.count_of(connection.host) + own
         if 0 < config.broker_max_connections_per_ip < at_host:
             return "brokerMaxConnectionsPerIp"
         return ""

@@ -58,7 +58,7 @@ def routes() -> list[Route]:
 
 
 async def diagnostics(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     secrets = secret_values(call.config)
     tasks = asyncio.all_tasks()
     stacks = []
