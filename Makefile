@@ -66,6 +66,8 @@ help:
 	@echo 'make test-both SEEDS=n     the unit tests of wire and model, and n seeds of the simulator, with the compiled core and with pure Python'
 	@echo 'make sanitize ARGS=...     fuzz tests of the compiled core under the sanitizers of the compiler, ARGS="--seconds 600"'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
+	@echo 'make bench-compare ARGS=... beside Apache Pulsar, loaded by pulsar-perf: ratios; needs a JDK 17 and Maven; ARGS="--only shared,catch_up --reps 5"'
+	@echo 'make bench-disturbed ARGS=... publishing beside catch-up, scrapes, compaction, 1,000 connections, 100 producers; ARGS="--only scrape"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make backup-drills ARGS=... backups under load, loss of the disk, restore, comparison with every receipt; ARGS="--drills 50"'
 	@echo 'make sample-directories    sample data directories that do not exist yet, made by the brokers of their commits'
@@ -211,6 +213,14 @@ test-both: $(STAMP)
 .PHONY: bench
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.bench $(ARGS)
+
+.PHONY: bench-compare
+bench-compare: $(STAMP)
+	@$(BIN)/python -m benchmarks.compare $(ARGS)
+
+.PHONY: bench-disturbed
+bench-disturbed: $(STAMP)
+	@$(BIN)/python -m benchmarks.fairness $(ARGS)
 
 .PHONY: churn
 churn: $(STAMP)

@@ -405,7 +405,7 @@ PURE = (
 )
 THAT_PERFORM = (
     "asyncio concurrent fcntl http io logging mmap multiprocessing os pathlib queue random resource secrets select"
-    " selectors shutil signal socket sqlite3 ssl subprocess sys tempfile threading time uvloop"
+    " selectors shutil signal socket sqlite3 ssl subprocess sys sysconfig tempfile threading time uvloop"
 )
 IMPURE_IMPORTS = frozenset(THAT_PERFORM.split())
 READ_WHEN_IMPORTED = {"wire.core": {"os"}}

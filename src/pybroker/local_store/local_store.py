@@ -299,7 +299,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         stats.journal_batches += 1
         stats.journal_bytes += batch.size_bytes
         stats.journal_batch_bytes.add(batch.size_bytes)
-        stats.journal_batch_entries.add(sum(len(run.payloads) for run in batch.runs))
+        stats.journal_batch_entries.add(sum([len(run.payloads) for run in batch.runs]))
         if batch.submitted_ms:
             took_s = (self._clock.monotonic_ms() - batch.submitted_ms) / 1000
             if took_s * 1000 >= self._slow.threshold_ms:

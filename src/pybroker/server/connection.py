@@ -158,6 +158,12 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             self._take(lambda: decoder.own_buffer_filled(size_bytes))
         else:
             data = bytes(self.context.receive_buffer[:size_bytes])
+            if self.session.state is SessionState.CONNECTING and not self.context.paced_setups.admit():
+                decoder.hold(data)
+                self.context.frames.count(self, decoder)
+                self._pauses.add(read_pauses.BUDGET)
+                self.context.paced_setups.wait(self._go_on)
+                return
             self._take(lambda: decoder.feed(data))
         if decoder.missing_bytes or self.session.state is not SessionState.CONNECTED or self in self.context.frames:
             self.context.frames.count(self, decoder)
@@ -172,6 +178,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self._take(lambda: self._decoder.feed(b""))
+            if self in self.context.frames:
+                self.context.frames.count(self, self._decoder)
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self.context.loop.call_soon(self._go_on)
         else:
@@ -244,8 +252,17 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
-        self.abort("by the client")  # close() would wait for the client to read queued data
-        return False
+        """Abort now or in a later iteration; `close` would wait for the client to read queued data."""
+        paced = self.context.paced_setups
+        if paced.admit() or self._transport.get_extra_info("sslcontext") is not None:
+            self.abort("by the client")  # TLS allows no half-closed connection
+            return False
+        paced.wait(self._ended_by_client)
+        return True
+
+    def _ended_by_client(self) -> None:
+        if self in self.context.connections:
+            self.abort("by the client")
 
     def pause_writing(self) -> None:
         self._is_watched = True

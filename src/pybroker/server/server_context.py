@@ -15,6 +15,7 @@ from pybroker.runtime import logs
 from pybroker.runtime.repeated_events import ClientId, RepeatedEvents
 from pybroker.server.frame_memory import FrameMemory
 from pybroker.server.outbox_shares import OutboxShares
+from pybroker.server.paced_setups import PacedSetups
 from pybroker.waiting.slots import Slots
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class ServerContext:
         self.runtime = broker.runtime
         self.command_table = command_table
         self.loop = asyncio.get_running_loop()
+        self.paced_setups = PacedSetups(self.loop)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BUFFER_BYTES)
         self.max_message_bytes = config.max_message_size

@@ -163,6 +163,12 @@ class Decoder:
             self._rest = b""
         return self._decode(data)
 
+    def hold(self, data: bytes) -> None:
+        """Store data, which follows all data fed before, without decoding. Then call `feed` without data."""
+        assert not self.missing_bytes, "large frames are received into `own_buffer`"
+        self._rest += data
+        self.has_more = True
+
     def _keep(self, data: bytes, pos: int) -> None:
         kept = len(data) - pos
         if kept >= 4:

@@ -87,6 +87,8 @@ class Checkpointer:
         self._ledgers = ledgers
         self._shelf = shelf
         self._options = options
+        self._nearly_full_bytes = options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
+        self._nearly_full_records = options.journal_max_records - options.journal_max_records // _KEPT_PART
         self._stats = stats
         self._listener = listener
         self._thread = environment.threads.pool("checkpoint")
@@ -141,11 +143,9 @@ class Checkpointer:
         )
 
     def _is_nearly_full(self) -> bool:
-        options = self._options
         return (
-            self._bytes + self._bytes_before_mark >= options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
-            or self._records + self._records_before_mark
-            >= options.journal_max_records - options.journal_max_records // _KEPT_PART
+            self._bytes + self._bytes_before_mark >= self._nearly_full_bytes
+            or self._records + self._records_before_mark >= self._nearly_full_records
         )
 
     def appended(self, ledger: LiveLedger, size_bytes: int, entry_count: int) -> None:
