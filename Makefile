@@ -77,7 +77,7 @@ help:
 	@echo 'make bookie-faults         real bookies are killed and frozen 100 times below the client, and 100 times below topics; nothing confirmed is lost'
 	@echo 'make cluster-faults        faults of real bookies, ZooKeeper and a broker under load, 200 from SEED on; all receipts are checked'
 	@echo 'make cluster-rounds        random faults of three brokers, ZooKeeper and bookies under load of all kinds of clients, 200 from SEED on'
-	@echo 'make service-gaps ARGS=... kills a broker and measures the gap in service of each topic; ARGS="--broker java --session 30"'
+	@echo 'make service-gaps ARGS=... kills a broker and measures the gap in service of each topic; ARGS="--broker java", ARGS="--end sigterm" a rolling restart'
 	@echo 'make test-cluster          the protocol tests on three real bookies, and the tests beside Java brokers and with several brokers that CI leaves out; needs Java 17 and Maven'
 	@echo 'make fuzz-server ARGS=...  hostile frames, requests, WebSocket sessions, PROXY headers and tokens against a running broker'
 	@echo 'make simulate-bugs         the simulator finds every bug that is planted for it; ARGS="--few 6" some of them, others each day'

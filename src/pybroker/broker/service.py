@@ -62,6 +62,7 @@ from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.session_report import SessionState
+from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.process.file_descriptors import Descriptors
 from pybroker.runtime import logs
@@ -212,6 +213,7 @@ class BrokerService:
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
         try:
+            await self._read_missing(topic.namespace)
             if self.cluster_lookups is not None:
                 answer = await self.cluster_lookups.answer(
                     topic, listener_name, parking, is_authoritative=is_authoritative
@@ -230,8 +232,9 @@ class BrokerService:
         """Return the partition count; 0 for a topic without partitions.
 
         With `create`, create a missing topic if automatic creation makes it partitioned; the first producer or consumer
-        creates other topics. Raises TopicNotFound, NotAllowedError.
+        creates other topics. Raises TopicNotFound, NotAllowedError, StoreError.
         """
+        await self._read_missing(topic.namespace)
         self.require_namespace(topic.namespace)
         if topic == ASSIGN and self.transactions.is_enabled:
             return self.transactions.count  # also before the partitioned topic exists in the metadata
@@ -246,6 +249,10 @@ class BrokerService:
     @property
     def pending_metadata_requests(self) -> int:
         return self._metadata_requests
+
+    async def _read_missing(self, namespace: NamespaceName) -> None:
+        if not system_topics.is_heartbeat_namespace(namespace):
+            await self.resources.read_missing(namespace)
 
     def require_namespace(self, namespace: NamespaceName) -> None:
         if self.resources.namespace(namespace) is None and not self.presence.is_own(namespace):
