@@ -61,7 +61,7 @@ class Decryptor:
             metadata = pb.MessageMetadata.FromString(metadata_bytes)
         except DecodeError as error:
             raise CannotDecrypt(
-                "the metadata of the message cannot be decoded, so the message cannot be decrypted"
+                "the message cannot be decrypted: its metadata, which name its encryption keys, cannot be decoded"
             ) from error
         names = []
         for key in metadata.encryption_keys[:MAX_KEYS_TRIED]:
@@ -74,7 +74,8 @@ class Decryptor:
             except (InvalidTag, ValueError, OverflowError):
                 continue  # another key of the same name
         raise CannotDecrypt(
-            f"the message is encrypted with the keys {', '.join(names)!r}, and no configured private key matches them"
+            f"the message is encrypted with the keys {', '.join(names)!r}, and no configured private key matches them: add the "
+            "private key of one of them"
         )
 
     def _data_key(self, key: pb.EncryptionKeys) -> AESGCM | None:

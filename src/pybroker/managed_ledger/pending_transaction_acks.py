@@ -466,7 +466,7 @@ class PendingTransactionAcks:
         return msgspec.msgpack.encode(rows) if rows else b""
 
     def apply(self, record: bytes) -> None:
-        """Apply the pending transaction acks in a stored cursor record. Raises ValueError if they are damaged."""
+        """Restore the pending transaction acks from a stored cursor record. Raises ValueError if it is damaged."""
         try:
             for kind, most, least, *rest in msgspec.msgpack.decode(record, type=list[list[Any]]):
                 txn = TxnId(int(most), int(least))
@@ -488,7 +488,9 @@ class PendingTransactionAcks:
                         ],
                     )
         except (msgspec.MsgspecError, TypeError, KeyError) as error:
-            raise ValueError(f"the MessagePack value does not parse: {error}") from error
+            raise ValueError(
+                f"the MessagePack value of the pending transaction acks cannot be decoded: {error}"
+            ) from error
 
     def check_invariants(self) -> None:
         entries: dict[int, BitMap] = {}

@@ -267,7 +267,8 @@ class CoordinatorState:
         transactions up to that batch. None for a repeated batch.
 
         `label`: sink, batch and writer. `leasts`: the low 64 bits of the transaction ids. `asking`: the role of the
-        request. `forgets`: the result of `Marks.makes_room`. `takes_over`: whether a new writer replaces that of the
+        request. `forgets`: the sink whose last batch is deleted, so that this sink gets its place (the result of
+        `Marks.makes_room`); "" if none is deleted. `takes_over`: whether a new writer replaces that of the
         earlier batches. Raises TransactionNotFound, InvalidTxnStatus, and the errors of `Marks.is_repeat`.
         """
         if self.marks.is_repeat(label, asking, takes_over=takes_over):
@@ -311,7 +312,9 @@ class CoordinatorState:
         )
 
     def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of a sink, up to the batch `up_to_batch`, that the caller may end."""
+        """Return the open transactions of a sink (the writer of an exactly-once pipeline, which numbers its batches) for the
+        batches up to and including `up_to_batch`, except those that the role of `asking` may not end.
+        """
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:

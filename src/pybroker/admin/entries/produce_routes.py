@@ -106,7 +106,7 @@ class RestProduceRoutes:
         distributed round robin.
         """
         name = call.topic_name()
-        call.require_produce(name)
+        await call.require_produce(name)
         partitioned = call.broker.partitioned.get(name)
         if partitioned is None:
             return await _published(call, lambda _: name)
@@ -121,7 +121,7 @@ class RestProduceRoutes:
     async def publish_to_partition(self, call: Call) -> Response:
         """Publish messages to one partition."""
         name = call.topic_name()
-        call.require_produce(name)
+        await call.require_produce(name)
         namespace_of_topics(call, name.namespace)
         partition = call.integer("partition")
         partitioned = call.broker.partitioned.get(name)
@@ -192,7 +192,8 @@ async def _published_elsewhere(call: Call, owner: Owner, name: TopicName, reques
         if len(results.messagePublishResults) != len(request.messages):
             raise ServiceNotReady(
                 f"the broker that owns {name} returned {len(results.messagePublishResults)} results for "
-                f"{len(request.messages)} messages, so it is unknown which messages are stored"
+                f"{len(request.messages)} messages, so it is unknown which messages are stored: read the end of the topic "
+                "before you send the messages again"
             )
         return results
     except (AdminError, ServiceNotReady, msgspec.ValidationError) as error:

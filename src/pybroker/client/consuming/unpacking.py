@@ -53,7 +53,10 @@ class ChunkedMessages:
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
-            raise DamagedPayload(f"the chunked message has {total_bytes} bytes, but the limit is {MAX_MESSAGE_BYTES}")
+            raise DamagedPayload(
+                f"the chunked message whose chunk is entry {at[0]}:{at[1]} has {total_bytes} bytes; this client accepts at most "
+                f"{MAX_MESSAGE_BYTES} bytes"
+            )
         if metadata.chunk_id == 0:
             self._parts[uuid] = _Parts(at, bytearray())
             while len(self._parts) > self._max_messages:
@@ -95,7 +98,9 @@ def unpack(
         if metadata.encryption_keys and takes_encrypted:
             return _unpack_encrypted(entry, metadata, payload, topic, partition)
         if metadata.encryption_keys:
-            raise EncryptedMessage(f"the message {at} of {topic} is encrypted, and this client has no private key")
+            raise EncryptedMessage(
+                f"the message {at[0]}:{at[1]} of {topic} is encrypted, and this client has no private key"
+            )
         if metadata.num_chunks_from_msg > 1 and metadata.HasField("uuid"):
             return _unpack_chunk(entry, metadata, payload, topic, partition, chunked)
         opened = _opened(metadata, payload)
@@ -103,7 +108,10 @@ def unpack(
             return Unpacked([_single(entry, metadata, opened, topic, MessageId(*at, partition))], 1)
         return unpack_batch(entry, metadata, opened, topic, partition)
     except (ProtocolViolation, DecodeError) as error:
-        raise DamagedPayload(f"an entry of {topic} does not contain a valid message: {error}") from error
+        raise DamagedPayload(
+            f"entry {entry.ledger_id}:{entry.entry_id} of {topic} contains no valid message: {error}. The entry stays "
+            "unacknowledged: `pybroker ack` acknowledges it, so that the broker does not deliver it again"
+        ) from error
 
 
 def _unpack_encrypted(
@@ -149,7 +157,8 @@ def _opened(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
     size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
     if size_bytes > MAX_MESSAGE_BYTES:
         raise DamagedPayload(
-            f"the payload has {size_bytes} bytes after decompression; the limit is {MAX_MESSAGE_BYTES}"
+            f"the message of producer {metadata.producer_name!r} has {size_bytes} bytes after decompression; this client accepts "
+            f"at most {MAX_MESSAGE_BYTES} bytes"
         )
     return decompress(metadata.compression, payload, size_bytes)
 
@@ -203,7 +212,10 @@ def unpack_batch(
 ) -> Unpacked:
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
-        raise DamagedPayload(f"a batch of {topic} is damaged: it claims {count} messages in {len(payload)} bytes")
+        raise DamagedPayload(
+            f"the batch {entry.ledger_id}:{entry.entry_id} of {topic} is damaged: it claims {count} messages in "
+            f"{len(payload)} bytes"
+        )
     messages: list[Message] = []
     ledger_id, entry_id, redelivery_count, ack_set = (
         entry.ledger_id,
@@ -232,7 +244,9 @@ def unpack_batch(
                 )
             )
     except DamagedPayload as error:
-        raise DamagedPayload(f"a batch of {topic} is damaged: it ends within its last message") from error
+        raise DamagedPayload(
+            f"the batch {ledger_id}:{entry_id} of {topic} is damaged: it ends within its last message"
+        ) from error
     return Unpacked(messages, count)
 
 

@@ -66,14 +66,20 @@ class CompactedReads:
         if self._view() is None:
             self._cursor.pass_over(held_back)
 
-    def has_more(self) -> bool:
-        return self._view() is not None or self._cursor.has_more()
+    def next_entry(self) -> Position | None:
+        """Return the position from which `read_cached` reads; None if there is no entry now."""
+        return self._cursor.next_entry() if self._view() is None else self._cursor.read_position
 
-    def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries and advance the read position. Return None if the entries are not in memory."""
+    def has_more(self) -> bool:
+        return self.next_entry() is not None
+
+    def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+        """Return the entries from `position` on, the result of `next_entry`, and advance the read position. Return None
+        if the entries are not in memory.
+        """
         view = self._view()
         if view is None:
-            return self._cursor.read_cached(max_entries, max_bytes)
+            return self._cursor.read_cached(position, max_entries, max_bytes)
         if self._ahead_of is not view or not self._ahead or self._ahead_from != self._cursor.read_position:
             return None
         return self._take(max_entries, max_bytes)
@@ -96,7 +102,10 @@ class CompactedReads:
                 return None  # A compaction has replaced the view: the next read uses the new one.
             if isinstance(error, (DamagedEntries, NoSuchLedger)):
                 # This ledger belongs to the view, so no entries of the topic can be skipped because of it.
-                raise StoreError(f"the compacted view of the topic cannot be read: {error}") from error
+                raise StoreError(
+                    f"the compacted view of {self._cursor.ledger.name} cannot be read: {error}. Run a compaction of the topic, "
+                    "which writes a new view"
+                ) from error
             raise
         if self._is_elsewhere(view, position):
             return None
