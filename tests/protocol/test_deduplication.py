@@ -16,6 +16,7 @@ from pybroker.broker.topic.topic import Topic
 from pybroker.errors import DamagedEntries, PersistenceError, ProducerBusy, ServiceNotReady, StorageFull, StoreError
 from pybroker.managed_ledger.rollover import LedgerLimits
 from pybroker.model.events import SendRun
+from pybroker.model.names import TopicName
 from pybroker.model.position import Position
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -30,6 +31,8 @@ FIVE_ENTRIES = LedgerLimits(max_entries_per_ledger=5, min_rollover_ms=0)
 @pytest.fixture
 async def broker() -> AsyncIterator[MemoryBroker]:
     async with memory_broker(broker_deduplication_enabled=True) as found:
+        # With ledgers on BookKeeper, this loads `__change_events`, which has a cursor: tests replace the creation of cursors.
+        await found.service.resources.topic_policies(TopicName.parse(TOPIC))
         yield found
 
 
