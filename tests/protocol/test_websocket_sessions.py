@@ -679,7 +679,6 @@ async def test_encrypted_message_is_delivered_as_it_is_with_its_context(broker: 
         assert received["encryptionContext"] == {
             "keys": {"k": {"keyValue": "AQI=", "metadata": {"m": "v"}}},
             "param": "Aw==",
-            "algorithm": None,
             "compressionType": "LZ4",
             "uncompressedMessageSize": 100,
             "batchSize": None,

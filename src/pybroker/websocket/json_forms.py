@@ -84,7 +84,7 @@ class EncryptionContext(msgspec.Struct):
 
     keys: dict[str, KeyContext]
     param: bytes
-    algorithm: str | None
+    algorithm: str | UnsetType
     compressionType: str  # noqa: N815
     uncompressedMessageSize: int  # noqa: N815
     batchSize: int | None  # noqa: N815
@@ -185,10 +185,10 @@ def encryption_keys(text: str) -> tuple[EncryptionKey, ...] | tuple[str, ...]:
         content = decoded_base64(text.strip())
         _any_object.decode(content)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        names = tuple(name.strip() for name in text.split(","))
-        if not all(names):
-            raise ValueError("a name of a key is empty") from None
-        return tuple(dict.fromkeys(names))
+        names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
+        if not names:
+            raise ValueError("there is no name of a key") from None
+        return tuple(names)
     try:
         found = _keys.decode(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -238,7 +238,7 @@ def _encryption_context(encryption: Encryption) -> EncryptionContext:
     return EncryptionContext(
         {key.name: KeyContext(key.value, dict(key.metadata)) for key in encryption.keys},
         encryption.param,
-        encryption.algorithm,
+        UNSET if encryption.algorithm is None else encryption.algorithm,
         _COMPRESSION_NAMES.get(encryption.compression, "NONE"),
         encryption.uncompressed_bytes,
         encryption.batch_size,
