@@ -166,9 +166,9 @@ async def test_internal_stats_say_why_nothing_is_delivered_and_since_when() -> N
         topic = await broker.topic(TOPIC)
         await topic.subscription("s", True, True, {})
         cursors = (await broker.rest("GET", "/persistent/public/default/t/internalStats")).json["cursors"]
-        assert cursors["s"]["standstill"]["gate"] == "NO_CONSUMER"
-        assert cursors["s"]["standstill"]["reason"] == "no consumer is connected"
-        assert cursors["s"]["standstill"]["forMillis"] >= 0
+        assert cursors["s"]["stall"]["blockedReason"] == "NO_CONSUMER"
+        assert cursors["s"]["stall"]["reason"] == "no consumer is connected"
+        assert cursors["s"]["stall"]["forMillis"] >= 0
 
 
 def _message(sequence_id: int) -> bytes:

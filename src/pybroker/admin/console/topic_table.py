@@ -335,7 +335,9 @@ async def find_stuck(
     may_explain: Callable[[str], bool],
     clock: Any,
 ) -> list[StuckRow]:
-    """Return all stuck topics with the requested words and broker, worst first."""
+    """Return the stuck topics that the caller may list and explain, worst first: those whose names contain all words of the
+    request, and which the requested broker serves, if the request names a broker.
+    """
     found: list[StuckRow] = []
 
     def look() -> Iterator[None]:

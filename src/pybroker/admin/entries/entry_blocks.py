@@ -97,8 +97,8 @@ class BulkReads:
 
     @asynccontextmanager
     async def room_in_memory(self) -> AsyncIterator[None]:
-        """Reserve memory for entries that come from memory, and for their blocks, within this context. Raises
-        AdminError 503.
+        """Within this context, hold memory for a response that is built in memory, instead of being sent directly from a
+        ledger file. Raises AdminError 503 if no memory becomes free within `bulkReadPendingTimeoutMs`.
         """
         room = Holding(self._memory, self._memory.views)
         timeout_s = self._config.bulk_read_pending_timeout_ms / 1000

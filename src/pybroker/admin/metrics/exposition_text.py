@@ -64,7 +64,11 @@ class Table:
         self._rows: list[Sequence[Number]] = []
 
     def add(self, labels: str, values: Sequence[Number]) -> None:
-        """Add one object: its labels (text in braces), and its values in the order of the metric names."""
+        """Add the samples of one object.
+
+        `labels`: the labels as they are written between the braces, such as `topic="t",namespace="n"`. `values`: one
+        value for each metric of the table.
+        """
         self._labels.append(labels)
         self._rows.append(values)
         if len(self._rows) == ROWS_PER_PIECE:

@@ -51,7 +51,9 @@ class NamespaceSums:
         )
 
     def add_rows(self, buckets: Sequence[Number], delivery: metrics.DeliverySums) -> None:
-        """Add the values of one topic that are shown per namespace only if topics have no rows of their own."""
+        """Add the histogram and delivery values of one topic. Call this only if the page has no rows for topics
+        (`exposeTopicLevelMetricsInPrometheus=false`); the namespace's row then contains these sums.
+        """
         if buckets is not metrics.NO_BUCKETS:
             self.buckets = list(map(add, self.buckets, buckets))
         self.delivery = metrics.DeliverySums(*map(add, self.delivery, delivery))

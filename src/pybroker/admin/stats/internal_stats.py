@@ -152,8 +152,8 @@ def _stall(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     now_ms = topic.runtime.clock.monotonic_ms()
     blocked_reason = stall.blocked_reason
     return {
-        "standstill": {
-            "gate": blocked_reason.name,
+        "stall": {
+            "blockedReason": blocked_reason.name,
             "reason": blocked_reason.value,
             "forMillis": round(now_ms - stall.since_ms),
         },

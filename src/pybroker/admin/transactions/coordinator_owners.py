@@ -25,8 +25,8 @@ async def coordinator_owners(call: Call, *, may_assign: bool) -> list[Owner | No
     """Return the broker that runs each transaction coordinator, in the order of coordinator ids; None if this broker
     runs it.
 
-    With `may_assign`, a coordinator without an owner is assigned to a broker. Otherwise the result is also None for a
-    coordinator without an owner, or with a changing one.
+    With `may_assign`, a coordinator without an owner is assigned to a broker. Without it, the result is also None for a
+    coordinator that no broker runs at the moment.
     """
     count, ownership = call.broker.transactions.count, call.broker.ownership
     found: list[Owner | None] = [None] * count

@@ -28,5 +28,5 @@ class Presence:
         return urlsplit(found.http_url or found.http_url_tls).netloc
 
     def is_own(self, namespace: NamespaceName) -> bool:
-        """Return whether `namespace` is this broker's health check namespace, which exists without being created."""
+        """Return whether `namespace` is the namespace of this broker's health checks, which has no stored policies."""
         return system_topics.is_heartbeat_namespace(namespace) and namespace.local_name == self.broker_id

@@ -64,7 +64,11 @@ def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[Ac
 
 
 def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
-    """Determine for each ledger of the topic why it is kept. A ledger with several reasons counts for each of them."""
+    """Return the reasons why ledgers of the topic are not deleted, each with the number and size of its ledgers, and the
+    number and size of the ledgers that `subscription` needs.
+
+    A ledger with several reasons is counted for each of them.
+    """
     ledger, found = topic.ledger, Held()
     reasons: dict[tuple[str, str], Kept] = {}
     now_ms = topic.runtime.clock.monotonic_ms()

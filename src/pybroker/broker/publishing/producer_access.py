@@ -129,11 +129,11 @@ class ProducerAccess(Generic[P]):
         return Joined(Standing.CLAIMS, fenced, fenced_waiting)
 
     def return_behind(self, producer: P) -> bool:
-        """If `producer` is the holder that reconnected on another connection, make it the first waiting producer and
-        return True.
+        """Return whether `producer` is the client that has exclusive access, reconnected on a new connection. If so, make
+        it the first waiting producer.
 
-        The caller then checks whether the old connection is alive. If so, the caller removes `producer` with `leave`;
-        otherwise `producer` becomes the holder.
+        The caller must then check the old connection. If it is alive, the caller calls `leave` for `producer`. If it is
+        not, the caller calls `leave` for the old producer, and `producer` gets exclusive access.
         """
         if not self._is_return(producer):
             return False

@@ -304,7 +304,9 @@ class TopicDeduplication:
         _answered(producer, accepted)
 
     def landed(self) -> None:
-        """Resume requests that wait for messages in flight. The caller reports receipts and errors of any messages."""
+        """Resume requests that wait until earlier messages are stored or have failed. Must be called after each
+        receipt and each error of a message.
+        """
         if self._waiting:
             self._tell()
 

@@ -144,7 +144,9 @@ class TopicTransactions(CursorOwner):
 
     @property
     def is_beginning(self) -> bool:
-        """Whether publishers wait until the cursor is durable."""
+        """Whether the topic is creating the cursor `pulsar.transactions`, for its first transaction. Publishers wait
+        until the cursor is durable.
+        """
         return self._begun is not None
 
     def wait(self, producer: Producer, run: SendRun) -> None:

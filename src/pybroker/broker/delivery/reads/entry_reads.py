@@ -111,7 +111,7 @@ class EntryReads:
 
     @property
     def is_at_end(self) -> bool:
-        """Return whether nothing is left to read, by a quick comparison that may miss some cases."""
+        """True only if no entry is left to read. A quick check: it may be False although no entry is left."""
         return self._next is self._cursor and self._cursor.is_at_end and self._delayed.is_empty
 
     @property
