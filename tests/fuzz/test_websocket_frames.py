@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 import sys
+from binascii import a2b_base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -283,10 +284,10 @@ def fragments_of_one_read_are_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WebSocketConnection, "_parse", parse)
 
 
-def deep_json_is_not_expected(patch: pytest.MonkeyPatch) -> None:
+def invalid_base64_is_not_expected(patch: pytest.MonkeyPatch) -> None:
     def decoded(text: str) -> bytes:
         try:
-            return json_forms.a2b_base64(text)
+            return a2b_base64(text)
         except ValueError as error:
             raise RuntimeError(str(error)) from error
 
@@ -298,7 +299,7 @@ PLANTS: tuple[tuple[Plant, tuple[type[BaseException], ...]], ...] = (
     (size_is_unlimited_after_decompression, ()),
     (texts_after_a_close_are_given_to_the_session, ()),
     (fragments_of_one_read_are_lost, ()),
-    (deep_json_is_not_expected, (RuntimeError,)),
+    (invalid_base64_is_not_expected, (RuntimeError,)),
 )
 
 

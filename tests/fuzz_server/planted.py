@@ -72,7 +72,7 @@ def _text_size_unlimited() -> None:
         made(self, *arguments, **more)
         self._protocol.max_message_size = self._protocol.max_fragment_size = None
 
-    WebSocketConnection.__init__ = init  # type: ignore[method-assign, assignment]
+    WebSocketConnection.__init__ = init  # type: ignore[method-assign]
 
 
 def _compressed_size_unlimited() -> None:

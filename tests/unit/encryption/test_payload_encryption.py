@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tests.support.credentials import private_pem, public_pem, rsa_key
 
 from pybroker.encryption import payload_encryption
@@ -92,12 +92,12 @@ def test_message_with_many_keys_costs_a_limited_number_of_decryptions() -> None:
     assert len(tried) == payload_encryption.MAX_KEYS_TRIED
 
 
-def certificate(key: ec.EllipticCurvePrivateKey | object) -> bytes:
+def certificate(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "k")])
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).serial_number(1)
-    builder = builder.public_key(key.public_key()).not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))  # type: ignore[attr-defined]
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
+    builder = builder.public_key(key.public_key()).not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def test_public_key_may_be_a_certificate() -> None:
