@@ -22,7 +22,7 @@ class Planted:
 BUGS = {
     "base64-unguarded": Planted("a session ends with", {"sessions": 600}),
     "deep-json": Planted("a session ends with", {"sessions": 1500}),
-    "compressed-size-unlimited": Planted("continues after compressed too large", {"sessions": 6000}),
+    "compressed-size-unlimited": Planted("continues after compressed too large", {"sessions": 12000}),
     "text-size-unlimited": Planted("continues after too large", {"sessions": 3000}),
     "proxy-address-unguarded": Planted("ERROR task.failed task=proxied-port", {"headers": 600}),
     "proxy-header-timeout": Planted("a connection remains open", {"headers": 1500}),
