@@ -127,7 +127,9 @@ def test_a_line_that_is_no_message_ends_the_run_and_what_was_before_it_is_stored
     ran = run("produce", "half", "--lines", str(tmp_path / "l"), "--json-lines")
     assert ran.code == 1
     assert ran.out.startswith("1 message stored")
-    assert ran.err == "pybroker: line 2 of the input is not a valid message: the line is not JSON\n"
+    assert ran.err == (
+        "pybroker: line 2 of the input is not a valid message: the line is not JSON, which --json-lines requires\n"
+    )
     assert run("consume", "half", "--until-end", "--json").values == ["good"]
 
 

@@ -154,7 +154,7 @@ async def test_wrong_password_ends_the_start_with_a_clear_error(secured: Secured
 
 
 async def test_server_without_sasl_is_named_by_the_error(chroot: ServerAddresses) -> None:
-    with pytest.raises(AuthFailed, match="the server offers no SASL login"):
+    with pytest.raises(AuthFailed, match="the ZooKeeper server offers no SASL login"):
         async with started(chroot.servers[0][1], RIGHT):
             pass
 

@@ -34,8 +34,8 @@ def read_location(key: str, text: str) -> bytes:
         return _file(key, path)
     if looks_like_path(text):
         raise ConfigError(
-            f"{key}: file {text} does not exist. Set the path of a file, or set the content of the key as "
-            "data:;base64,..."
+            f"The configuration setting {key} cannot be read: the file {text} does not exist. Correct the path, or set "
+            f"{key} to the content of the file in the form data:;base64,..."
         )
     decoded = decoded_base64(text.encode())
     if decoded is None:

@@ -90,7 +90,7 @@ def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: 
         with _opened(target, source.lineage):
             return _Writer(source, target, FileCopier(rate, progress), progress).write()
     except SQLITE_FAILURES as error:
-        raise BackupError(f"a database of {source.directory} cannot be copied: {error}") from error
+        raise BackupError(f"checkpoint.db or metadata.db in {source.directory} cannot be copied: {error}") from error
 
 
 def delete_restore_points(target: Path, keep: int) -> list[str]:

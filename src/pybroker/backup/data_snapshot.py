@@ -172,7 +172,10 @@ class DataSnapshots:
                 f"({self._config.data_snapshot_pause_timeout_ms} ms), during which metadata requests wait. "
                 "Try again when the broker has less load, or increase the timeout"
             ) from None
-        raise StoreError("the ledger store cannot make a checkpoint, because the store has failed or is closing")
+        raise StoreError(
+            "No snapshot was taken, because the broker is stopping or has failed to write to its disk. The log of the broker has "
+            "the reason"
+        )
 
     async def _lineage(self) -> str:
         found = await self._metadata.get(BACKUP_LINEAGE)

@@ -90,13 +90,17 @@ class BookiePool:
         connection = ConnectionV3(bookie_id, self._options)
         try:
             if address is None:
-                raise BookieUnavailable(f"The address of bookie {bookie_id} is not known.")
+                raise BookieUnavailable(
+                    f"Bookie {bookie_id} cannot be reached: it is not registered in the metadata store, so its address is "
+                    "unknown. Start the bookie."
+                )
             try:
                 async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                     await self._open_transport(address, connection)
             except TimeoutError as error:
                 raise BookieUnavailable(
-                    f"Bookie {bookie_id} cannot be reached in {self._options.connect_timeout_ms:g} ms."
+                    f"Bookie {bookie_id} did not accept a connection within {self._options.connect_timeout_ms:g} ms: check "
+                    "that it runs, and the network."
                 ) from error
             except OSError as error:
                 raise BookieUnavailable(f"Bookie {bookie_id} cannot be reached: {error}") from error

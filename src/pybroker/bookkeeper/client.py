@@ -19,7 +19,7 @@ from pybroker.bookkeeper.errors import (
     WrongKey,
 )
 from pybroker.bookkeeper.inspection.copies import EntryCopies, read_copies
-from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment, decode_metadata
+from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from pybroker.bookkeeper.ledger_reader import LedgerReader
 from pybroker.bookkeeper.ledger_recovery import LedgerRecovery
 from pybroker.bookkeeper.ledger_writer import AppendListener, LedgerWriter, StoredEnsembles
@@ -180,7 +180,7 @@ class BookKeeperClient:
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """Read the metadata of a ledger. Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
-        return decode_metadata((await self._store.read(ledger_id)).value)
+        return (await read_metadata(self._store, ledger_id)).metadata
 
     async def metadata_of_all(
         self, ledger_ids: Sequence[int]

@@ -107,21 +107,21 @@ class LedgerMetadata:
 def decode_metadata(value: bytes) -> LedgerMetadata:
     if not value.startswith(_VERSION_3):
         version = value[len(_HEAD) :].split(b"\n", 1)[0][:10] if value.startswith(_HEAD) else b"?"
-        raise InvalidMetadata(
-            f"Ledger metadata of format version {version!r} is not supported; the supported version is 3."
-        )
+        raise InvalidMetadata(f"The ledger metadata have format version {version!r}, but only version 3 is supported.")
     try:
         size, start = varint.decode(value, len(_VERSION_3), len(value))
     except ProtocolViolation as error:
-        raise InvalidMetadata("The size of ledger metadata is not a number.") from error
+        raise InvalidMetadata("The ledger metadata are damaged: their length field is not a number.") from error
     if len(value) - start != size:
-        raise InvalidMetadata(f"The ledger metadata has {len(value) - start} bytes, but its length field says {size}.")
+        raise InvalidMetadata(
+            f"The ledger metadata are damaged: they have {len(value) - start} bytes, but their length field says {size}."
+        )
     form = LedgerMetadataFormat()
     try:
         form.ParseFromString(value[start:])
         return _checked(form)
     except (DecodeError, UnicodeDecodeError) as error:  # texts are decoded when they are read
-        raise InvalidMetadata(f"Ledger metadata cannot be decoded: {error}") from error
+        raise InvalidMetadata(f"The ledger metadata are damaged and cannot be decoded: {error}") from error
 
 
 def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
@@ -132,23 +132,28 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
         state = LedgerState(form.state)
         digest_type = DigestType(form.digest_type) if form.HasField("digest_type") else DigestType.HMAC
     except ValueError as error:
-        raise InvalidMetadata(f"The ledger metadata has an invalid value: {error}") from error
+        raise InvalidMetadata(f"The ledger metadata are damaged: they have an invalid value ({error}).") from error
     texts = [*(member for each in segments for member in each.ensemble), *(each.key for each in form.custom_metadata)]
     if not all(isinstance(text, str) for text in texts):  # protobuf returns invalid UTF-8 as bytes
-        raise InvalidMetadata("The ledger metadata contains a name that is not UTF-8.")
+        raise InvalidMetadata("The ledger metadata are damaged: a name in them is not UTF-8.")
     if not segments or segments[0].first_entry_id != 0:
-        raise InvalidMetadata("The ledger metadata has no bookies for entry 0.")
+        raise InvalidMetadata("The ledger metadata are damaged: they name no bookies for entry 0.")
     for segment, later in pairwise(segments):
         if segment.first_entry_id >= later.first_entry_id:
-            raise InvalidMetadata("The segments in the ledger metadata are not in ascending order of entries.")
+            raise InvalidMetadata(
+                f"The ledger metadata are damaged: the ensemble from entry {later.first_entry_id} follows the ensemble from "
+                f"entry {segment.first_entry_id}."
+            )
     if any(len(each.ensemble) != quorums.ensemble_size for each in segments):
-        raise InvalidMetadata(f"An ensemble in the ledger metadata does not have {quorums.ensemble_size} bookies.")
+        raise InvalidMetadata(
+            f"The ledger metadata are damaged: an ensemble does not have the ensemble size of {quorums.ensemble_size} bookies."
+        )
     if any(len(set(each.ensemble)) != len(each.ensemble) for each in segments):
-        raise InvalidMetadata("An ensemble in the ledger metadata contains a bookie twice.")
+        raise InvalidMetadata("The ledger metadata are damaged: an ensemble contains the same bookie twice.")
     is_closed = state is LedgerState.CLOSED
     last_entry_id = form.last_entry_id if is_closed else -1
     if is_closed and (not form.HasField("last_entry_id") or last_entry_id < -1 or form.length < 0):
-        raise InvalidMetadata("The metadata of a closed ledger has no valid last entry.")
+        raise InvalidMetadata("The ledger metadata are damaged: the ledger is closed, but has no valid last entry.")
     custom = {each.key: each.value for each in form.custom_metadata}
     created_ms = form.created_ms if form.HasField("created_ms") else None
     length_bytes, password, token = form.length, form.password, form.token

@@ -185,10 +185,13 @@ class LedgerWriter:
         if self._error is not None:
             raise self._error
         if self._has_limits and (reason := self.refusal()) is not None:
-            raise TooManyPending(f"The entry cannot be added now: {reason}. Append the entry again later.")
+            raise TooManyPending(
+                f"An entry cannot be added to ledger {self.ledger_id} now: {reason}. Append the entry again later."
+            )
         if len(payload) + _HEAD_BYTES > self._options.max_frame_bytes:
             raise EntryTooLarge(
-                f"The entry has {len(payload)} bytes; the maximum is {self._options.max_frame_bytes - _HEAD_BYTES}."
+                f"An entry of {len(payload)} bytes cannot be added to ledger {self.ledger_id}: bookies accept at most "
+                f"{self._options.max_frame_bytes - _HEAD_BYTES} bytes."
             )
         state = self._state
         entry_id = state.last_pushed + 1

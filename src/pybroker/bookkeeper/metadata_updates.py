@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from pybroker.bookkeeper.errors import MetadataConflict, MetadataUnknown
+from pybroker.bookkeeper.errors import InvalidMetadata, MetadataConflict, MetadataUnknown
 from pybroker.bookkeeper.ledger_metadata import LedgerMetadata, decode_metadata
 from pybroker.bookkeeper.metadata_store import LedgerMetadataStore
 from pybroker.bookkeeper.options import BookKeeperOptions
@@ -30,7 +30,10 @@ Raises if the change is not possible any more.
 async def read_metadata(store: LedgerMetadataStore, ledger_id: int) -> VersionedMetadata:
     """Read and decode the metadata of a ledger. Raises NoSuchLedger, InvalidMetadata, MetadataUnknown."""
     stored = await store.read(ledger_id)
-    return VersionedMetadata(decode_metadata(stored.value), stored.version)
+    try:
+        return VersionedMetadata(decode_metadata(stored.value), stored.version)
+    except InvalidMetadata as error:
+        raise InvalidMetadata(f"Ledger {ledger_id} cannot be used. {error}") from error
 
 
 async def update_metadata(
@@ -74,5 +77,5 @@ async def _read_again(
 async def _pause(clock: Clock, deadline_ms: float, options: BookKeeperOptions) -> None:
     """Wait before the next attempt. Raises the current error after the deadline."""
     if clock.monotonic_ms() >= deadline_ms:
-        raise MetadataUnknown(f"The metadata store did not answer within {options.metadata_timeout_ms:g} ms.")
+        raise MetadataUnknown(f"The metadata store did not respond within {options.metadata_timeout_ms:g} ms.")
     await asyncio.sleep(options.metadata_retry_ms / 1000)

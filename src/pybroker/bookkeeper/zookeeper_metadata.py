@@ -80,7 +80,9 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
                     self._ids = created.ids
                 ledger_id = self._ids.pop(0)
         except ZooKeeperError as error:
-            raise MetadataUnknown(f"No ledger id could be assigned: {error}") from error
+            raise MetadataUnknown(
+                f"No ledger can be created: its id could not be assigned in ZooKeeper ({error})"
+            ) from error
         finally:
             self._waiting_for_ids -= 1
         if created is not None:
@@ -103,7 +105,9 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
                 (int(name[4:]) for name in await self._client.children(parent) if name.startswith("HOB-")), default=1
             )
         except ValueError as error:
-            raise MetadataUnknown(f"No ledger id could be assigned: {error}") from error
+            raise MetadataUnknown(
+                f"No ledger can be created: a node below {parent} in ZooKeeper has an invalid name ({error})"
+            ) from error
         while True:
             low = await self._next_numbers(f"{parent}/HOB-{high:0{_HIGH_ORDER_DIGITS}d}/ID-", count)
             if all(0 <= number < SHORT_IDS_END for number in low.ids):

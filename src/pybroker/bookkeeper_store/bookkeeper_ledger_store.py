@@ -174,7 +174,8 @@ class BookKeeperLedgerStore(LedgerStore):
             return
         if max(map(len, run.payloads)) > self._max_entry_bytes:
             raise StoreError(
-                f"The entry cannot be stored: it is larger than {self._max_entry_bytes} bytes, the maximum of the bookies"
+                f"The entry cannot be stored: it is larger than {self._max_entry_bytes} bytes, the maximum of the bookies. Send "
+                "smaller messages or batches"
             )
         opened.accept(run)
         if self._queue or self._in_flight_bytes >= self._max_in_flight_bytes or opened.writer.error is not None:
@@ -227,7 +228,9 @@ class BookKeeperLedgerStore(LedgerStore):
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
         reader = await self._reader(ledger_id)
         if first_entry_id > reader.last_readable:
-            raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist")
+            raise StoreError(
+                f"entry {ledger_id}:{first_entry_id} does not exist: the last entry of the ledger is {reader.last_readable}"
+            )
         try:
             with self._measured(READ):
                 entries = await reader.read(first_entry_id, max_entries, max_bytes)

@@ -158,7 +158,7 @@ def _ledger_id(found: Versioned) -> int:
     try:
         return int(json.loads(found.value)["ledger"])
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"the metadata document of a record is damaged: {error}") from error
+        raise StoreError(f"a document below {RECORDS_PATH} in the metadata store is damaged: {error}") from error
 
 
 async def _add(ledger: StateLedger, parts: list[bytes]) -> None:

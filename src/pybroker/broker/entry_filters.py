@@ -69,7 +69,10 @@ class _Missing(EntryFilter):
         self._name = name
 
     def judge(self, entry: FilteredEntry) -> Verdict:
-        raise LookupError(f"the entry filter {self._name} is not loaded by this broker, so no entry is delivered")
+        raise LookupError(
+            f"the entry filter {self._name} is not loaded by this broker, so no entry is delivered: add it to "
+            "entryFilterNames, or remove it from the policies of the topic and its namespace"
+        )
 
 
 class AvailableFilters:

@@ -81,9 +81,9 @@ def outgoing(line: bytes) -> OutgoingMessage:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
-        raise NotAMessage("the line is not JSON") from None
+        raise NotAMessage("the line is not JSON, which --json-lines requires") from None
     if not isinstance(document, dict):
-        raise NotAMessage("the line is not a JSON object")
+        raise NotAMessage("the line is JSON, but not a JSON object")
     key, key_bytes = _member(document, "key", str), _bytes_member(document, "keyBase64")
     if key is not None and key_bytes is not None:
         raise NotAMessage("the message has both key and keyBase64: remove one of them")

@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         try:
             events = self._reader.feed(data)
         except ProtocolViolation as error:
-            self.abort(f"it sent an invalid command: {error}")
+            self.abort(f"its data are invalid: {error}")
             return
         for event in events:
             if isinstance(event, ReceivedEntry):

@@ -80,7 +80,10 @@ class FrameReader(Generic[Read]):
         while end - position >= 4:
             total = int.from_bytes(data[position : position + 4], "big")
             if not 4 <= total <= self.max_frame_bytes:
-                raise ProtocolViolation(f"the peer sent a frame of {total} bytes; the limit is {self.max_frame_bytes}")
+                raise ProtocolViolation(
+                    f"the broker sent a frame of {total} bytes; the limit is {self.max_frame_bytes}. Is the address that of the "
+                    "binary protocol of a Pulsar broker?"
+                )
             if end - position < 4 + total:
                 wanted = 4 + total
                 break
@@ -120,8 +123,8 @@ def _command_end(data: bytes, start: int, end: int) -> int:
     size = int.from_bytes(data[start : start + 4], "big")
     if start + 4 + size > end:
         raise ProtocolViolation(
-            f"the peer sent an invalid frame: its command ({size} bytes) does not fit into the frame ({end - start} bytes). "
-            "Is the address that of a Pulsar broker?"
+            f"the broker sent an invalid frame: its command ({size} bytes) does not fit into the frame ({end - start} bytes). "
+            "Is the address that of the binary protocol of a Pulsar broker?"
         )
     return start + 4 + size
 
@@ -130,13 +133,13 @@ def _parsed(data: bytes, start: int, end: int) -> pb.BaseCommand:
     try:
         return pb.BaseCommand.FromString(data[start:end])
     except DecodeError as error:
-        raise ProtocolViolation(f"the peer sent a command that cannot be decoded: {error}") from error
+        raise ProtocolViolation(f"the broker sent a command that cannot be decoded: {error}") from error
 
 
 def _message(data: bytes, position: int, command_end: int, frame_end: int) -> ReceivedEntry:
     length, position = decode(data, position, command_end)
     if position + length != command_end:
-        raise ProtocolViolation("the peer sent a MESSAGE command with bytes after its last field")
+        raise ProtocolViolation("the broker sent an invalid MESSAGE command: bytes follow its last field")
     consumer_id = ledger_id = entry_id = -1
     redeliveries, epoch = 0, -1
     ack_set: tuple[int, ...] = ()
@@ -148,7 +151,7 @@ def _message(data: bytes, position: int, command_end: int, frame_end: int) -> Re
             length, position = decode(data, position, command_end)
             id_end = position + length
             if id_end > command_end:
-                raise ProtocolViolation("the peer sent a message id that is longer than its command")
+                raise ProtocolViolation("the broker sent an invalid MESSAGE command, which ends within its message id")
             while position < id_end:
                 tag, position = decode(data, position, id_end)
                 if tag == 0x08:
@@ -167,7 +170,7 @@ def _message(data: bytes, position: int, command_end: int, frame_end: int) -> Re
         else:
             position = skip_field(data, tag, position, command_end)
     if consumer_id < 0 or not 0 <= ledger_id <= _MASK_63 or not 0 <= entry_id <= _MASK_63:
-        raise ProtocolViolation("the peer sent a MESSAGE command without consumer id or message id")
+        raise ProtocolViolation("the broker sent an invalid MESSAGE command without consumer id or message id")
     return ReceivedEntry(consumer_id, ledger_id, entry_id, redeliveries, data[command_end:frame_end], ack_set, epoch)
 
 

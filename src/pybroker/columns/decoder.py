@@ -61,7 +61,9 @@ class NoChunks:
     """A ChunkJoiner that rejects each chunk as a bad record."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        raise DamagedPayload("the entry is a chunk of a larger message, and this reader does not assemble chunks")
+        raise DamagedPayload(
+            "the entry is a chunk of a larger message, and a decoder without a ChunkJoiner does not assemble chunks"
+        )
 
 
 @dataclass

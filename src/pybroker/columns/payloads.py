@@ -40,7 +40,9 @@ class DecoderLimits:
     def __post_init__(self) -> None:
         for each in fields(self):
             if getattr(self, each.name) < 1:
-                raise ValueError(f"the setting {each.name} must be at least 1")
+                raise ValueError(
+                    f"DecoderLimits cannot be created: {each.name} is {getattr(self, each.name)}, but must be at least 1"
+                )
 
 
 class Opener:
@@ -52,7 +54,9 @@ class Opener:
 
     def decrypted(self, metadata: bytes, payload: bytes) -> bytes:
         if self._decryptor is None:
-            raise CannotDecrypt("the message is encrypted, and no private key is configured")
+            raise CannotDecrypt(
+                "the message is encrypted, and this reader has no private key: configure the private keys"
+            )
         return self._decryptor.decrypt(metadata, payload)
 
     def uncompressed(self, compression: int, payload: bytes, claimed_bytes: int) -> bytes:
@@ -69,7 +73,7 @@ class Opener:
             return payload
         if claimed_bytes > limit_bytes:
             raise DamagedPayload(
-                f"the payload claims {claimed_bytes} bytes after decompression, which is over the limit of "
-                f"{limit_bytes} ({option})"
+                f"the payload of the message has {claimed_bytes} bytes after decompression according to its metadata, but "
+                f"{option} is {limit_bytes}: increase {option}"
             )
         return decompress(cast("pb.CompressionType", compression), payload, claimed_bytes)

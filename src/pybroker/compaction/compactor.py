@@ -163,7 +163,9 @@ class Compactor:
 
     def _count(self, entries: list[CompactedEntry]) -> None:
         if self._ledger.compacted_drops != self._drops:
-            raise LedgerFenced("the compacted view was deleted during the compaction")
+            raise LedgerFenced(
+                f"the compaction of {self._ledger.name} was stopped, because the compacted view of the topic was deleted meanwhile"
+            )
         self._require_room(entries)
         self.progress.read_entries += len(entries)
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)

@@ -170,7 +170,8 @@ def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
     size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(compressed)
     if not _may_open(size_bytes, metadata.num_messages_in_batch):
         raise DamagedPayload(
-            f"the batch is damaged: it claims {metadata.num_messages_in_batch} messages in {size_bytes} bytes"
+            f"a batch of producer {metadata.producer_name!r} is damaged: it claims {metadata.num_messages_in_batch} messages in "
+            f"{size_bytes} bytes"
         )
     return Batch(metadata, decompress(metadata.compression, compressed, size_bytes))
 

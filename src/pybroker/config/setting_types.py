@@ -141,7 +141,9 @@ class Settings:
         self.__dict__.update(values)
 
     def __setattr__(self, name: str, value: Value) -> NoReturn:
-        raise AttributeError(f"{name} cannot be set: the configuration is frozen")
+        raise AttributeError(
+            f"{name} cannot be set: a configuration never changes after its creation; create another one with the new value"
+        )
 
     def __eq__(self, other: object) -> bool:
         return self.__dict__ == other.__dict__ if isinstance(other, type(self)) else NotImplemented

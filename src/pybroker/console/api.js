@@ -76,7 +76,7 @@ export async function call(method, path, { body, signal, accept = "*/*" } = {}) 
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The broker does not answer. It may be starting or stopping. This page retries automatically.");
+    throw new ApiError(0, "The broker does not respond. It may be starting or stopping. This page retries automatically.");
   }
 }
 
@@ -139,7 +139,7 @@ export async function watch(path, on, signal) {
       if (reason) on.trouble(`Live figures have ended: ${reason}.`);
     } catch (error) {
       if (signal.aborted) return;
-      if (!stop.signal.aborted) on.trouble(error instanceof ApiError ? error.reason : "The broker does not answer.");
+      if (!stop.signal.aborted) on.trouble(error instanceof ApiError ? error.reason : "The broker does not respond.");
       if (error instanceof ApiError && [401, 403, 404, 406].includes(error.status)) return;
     } finally {
       document.removeEventListener("visibilitychange", hide);

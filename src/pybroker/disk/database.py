@@ -80,7 +80,7 @@ class Database(sqlite3.Connection):
                     "database.log_aside",
                     file=parked_log(log).name,
                     error=str(error),
-                    note="the next start restores its name",
+                    note="no data is lost: the next start of the broker restores the name",
                 )
 
 

@@ -279,7 +279,9 @@ class Faults:
         return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Send receipts `seconds` later, by the broker's clock. `undo` sends the delayed receipts."""
+        """Send each receipt `seconds` later, by the broker's clock. `undo` sends the delayed receipts. `topic`, `name`:
+        only receipts of this topic, and of the producer with this name; None for all.
+        """
         fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipt"))
         return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
 

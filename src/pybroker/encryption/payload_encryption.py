@@ -134,7 +134,7 @@ class Decryptor:
             metadata = pb.MessageMetadata.FromString(metadata_bytes)
         except DecodeError as error:
             raise CannotDecrypt(
-                "the metadata of the message cannot be decoded, so the message cannot be decrypted"
+                "the message cannot be decrypted: its metadata, which name its encryption keys, cannot be decoded"
             ) from error
         names = []
         for key in metadata.encryption_keys[:MAX_KEYS_TRIED]:
@@ -149,7 +149,8 @@ class Decryptor:
             if opened is not None:
                 return opened
         raise CannotDecrypt(
-            f"the message is encrypted with the keys {', '.join(names)!r}, and no configured private key matches them"
+            f"the message is encrypted with the keys {', '.join(names)!r}, and no configured private key matches them: add the "
+            "private key of one of them"
         )
 
     def cached(self, keys: Sequence[pb.EncryptionKeys]) -> list[AESGCM]:

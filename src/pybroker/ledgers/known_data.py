@@ -14,6 +14,7 @@ import msgspec
 from pybroker.errors import StoreError
 
 STORE_MARK_VERSION = 1
+HOW_TO_REPAIR = "Restore the data directory from a backup, or run `pybroker ledger repair`"
 HOW_TO_GO_ON = (
     "Put the missing files of the same moment back (is a disk not mounted, or is this an older copy?). If they are lost for good,"
     " `pybroker ledger repair` shows which positions are certain, and with --apply --accept-loss the broker starts without the rest"

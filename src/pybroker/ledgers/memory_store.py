@@ -83,7 +83,7 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
     async def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun:
         found = self._ledger(ledger_id).read_buffered(first_entry_id, max_entries, max_bytes)
         if found is None:
-            raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist")
+            raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist: the ledger ends before this entry")
         return found
 
     async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals:

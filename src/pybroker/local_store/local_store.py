@@ -573,7 +573,9 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
 
     def _check_open(self) -> None:
         if self._is_closed or self._failed is not None:
-            raise StoreError("the ledger store is closed")
+            raise StoreError(
+                "the ledger store is closed, because the broker is stopping or a write to its disk has failed"
+            )
 
     async def _record(self, data: bytes, durable: Callable[[], None]) -> None:
         """Write a record to the journal and wait until it is durable. `durable` is called when its batch completes,

@@ -51,7 +51,7 @@ def require_none(missing: list[MissingEntries]) -> None:
     if missing:
         told = "; ".join(map(str, missing[:MAX_TOLD]))
         more = f"; and {len(missing) - MAX_TOLD} more ledgers" if len(missing) > MAX_TOLD else ""
-        raise MissingData(f"stored entries are missing from ledgers/: {told}{more}")
+        raise MissingData(f"entries that the broker has stored are missing from the directory ledgers/: {told}{more}")
 
 
 class MissingFiles:

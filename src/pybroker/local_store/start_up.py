@@ -211,7 +211,8 @@ def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
         raise StoreError(
-            f"{segment_path(Path(), max(found))} has an invalid ledger name: move the file out of the directory"
+            f"the name of the file ledgers/{segment_path(Path(), max(found))} contains a ledger id above {MAX_LEDGER_ID}: "
+            "move the file out of the directory"
         )
     return found
 
@@ -373,9 +374,9 @@ def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, d
     try:
         scanned = scan_file(data, generation, order.next_sequence)
     except UnknownVersion as error:
-        raise DamagedJournal(f"{name} cannot be read: {error}") from error
+        raise DamagedJournal(f"journal file {name} cannot be read: {error}") from error
     except LayoutError as error:
-        raise DamagedJournal(f"{name} is damaged at offset 0: {error}") from error
+        raise DamagedJournal(f"journal file {name} is damaged at offset 0: {error}") from error
     for offset in scanned.covered_damage:
         logs.warning("journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint covers it")
     live = order.live_batches(name, scanned)
@@ -432,5 +433,5 @@ def _read_file(disk: Disk, path: Path, buffer: bytearray) -> bytearray:
         if len(buffer) != file.size():
             buffer = bytearray(file.size())
         if file.read_into(buffer) != len(buffer):
-            raise OSError(errno.EIO, "the file ends before its size", str(path))
+            raise OSError(errno.EIO, "the file was truncated while the broker read it", str(path))
         return buffer

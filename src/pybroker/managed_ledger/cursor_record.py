@@ -40,13 +40,16 @@ class CursorRecord:
     def __init__(self, data: bytes) -> None:
         if data and data[0] > FORMAT_VERSION:
             raise StoreError(
-                f"the stored state of a cursor has format version {data[0]}, but this broker reads only "
+                f"the stored acknowledgements of the subscription have format version {data[0]}, but this broker reads only "
                 f"versions up to {FORMAT_VERSION}: start the newer version that wrote it"
             )
         try:
             self._parse(data)
         except (struct.error, ValueError, IndexError) as error:
-            raise StoreError(f"the stored state of a cursor ({len(data)} bytes) is damaged: {error}") from error
+            raise StoreError(
+                f"the stored acknowledgements of the subscription (a record of {len(data)} bytes) are damaged: {error}. Run "
+                "`pybroker ledger verify`"
+            ) from error
 
     def _parse(self, data: bytes) -> None:
         version, kind, mark_ledger_id, mark_entry_id, ledger_count, ack_set_count = _HEADER.unpack_from(data)
@@ -59,7 +62,7 @@ class CursorRecord:
             ledger_id, length = _LEDGER.unpack_from(data, offset)
             offset += _LEDGER.size
             if offset + length > len(data):
-                raise ValueError(f"the bitmap of ledger {ledger_id} is incomplete")
+                raise ValueError(f"the record ends within the bitmap of the acknowledged entries of ledger {ledger_id}")
             self.holes[ledger_id] = BitMap.deserialize(data[offset : offset + length])
             offset += length
         for _ in range(ack_set_count):
@@ -67,13 +70,17 @@ class CursorRecord:
             offset += _ACK_SET.size
             end = offset + word_count * ack_set.WORD_BYTES
             if end > len(data):
-                raise ValueError(f"the ack set of entry {ledger_id}:{entry_id} is incomplete")
+                raise ValueError(f"the record ends within the ack set of entry {ledger_id}:{entry_id}")
             self.ack_sets[Position(ledger_id, entry_id)] = int.from_bytes(data[offset:end], "little")
             offset = end
         self.held = data[offset:] if version > _WITHOUT_HELD else b""
         offset += len(self.held)
         if offset != len(data) or kind not in (_WHOLE, _CHANGES):
-            raise ValueError("it is longer than its content" if offset != len(data) else f"its kind {kind} is unknown")
+            raise ValueError(
+                f"{len(data) - offset} bytes follow the last ack set of the record"
+                if offset != len(data)
+                else f"the kind {kind} of the record is unknown"
+            )
 
 
 def encode_whole(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes = b"") -> bytes:

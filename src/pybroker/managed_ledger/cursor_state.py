@@ -531,7 +531,9 @@ class CursorState:
             try:
                 self.held.apply(record.held)
             except ValueError as error:
-                raise StoreError(f"the stored pending transaction acks of a cursor are damaged: {error}") from error
+                raise StoreError(
+                    f"the stored pending transaction acks of the subscription are damaged: {error}. Run `pybroker ledger verify`"
+                ) from error
 
     def _settle(self) -> None:
         _drop_bitmaps(self._holes, self.mark_delete_position)

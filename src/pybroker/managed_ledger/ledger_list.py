@@ -113,8 +113,8 @@ class LedgerList:
         ledger = self._ledgers[index]
         if summary.entry_count < ledger.entry_count:
             raise StoreError(
-                f"ledger {summary.ledger_id} has {summary.entry_count} entries, but {ledger.entry_count} were "
-                "confirmed: the store has lost entries"
+                f"ledger {summary.ledger_id} has lost entries: it has {summary.entry_count} entries, but "
+                f"{ledger.entry_count} entries were confirmed. Restore the ledger from a backup"
             )
         if summary.message_count is not None:
             message_count: int | None = summary.message_count - (ledger.message_count or 0)
@@ -338,16 +338,21 @@ class LedgerList:
             version = msgspec.json.decode(data, type=_StoredVersion).version
             if version > FORMAT_VERSION:
                 raise StoreError(
-                    f"the stored list of ledgers has format version {version}, but this broker reads only "
-                    f"versions up to {FORMAT_VERSION}: start the newer version that wrote it"
+                    f"the list of ledgers in the metadata of the topic has format version {version}, but this broker "
+                    f"reads only versions up to {FORMAT_VERSION}: start the newer version that wrote it"
                 )
             rows = msgspec.json.decode(data, type=_StoredList).ledgers
         except msgspec.DecodeError as error:
-            raise StoreError(f"the stored list of ledgers does not parse: {error}") from error
+            raise StoreError(
+                f"the list of ledgers in the metadata of the topic is damaged: {error}. Restore the metadata from a backup"
+            ) from error
         ledgers = LedgerList()
         for row in rows:
             if ledgers._ids and row.id <= ledgers._ids[-1]:
-                raise StoreError(f"the stored list of ledgers is damaged: ledger {row.id} is not in order")
+                raise StoreError(
+                    f"the list of ledgers in the metadata of the topic is damaged: ledger {row.id} follows ledger "
+                    f"{ledgers._ids[-1]}, but ledger ids must rise. Restore the metadata from a backup"
+                )
             ledgers.add_ledger(row.id)
             if row.sealed:
                 ledgers.close_ledger(LedgerSummary(row.id, row.entries, row.messages, row.bytes), row.closed or now_ms)

@@ -676,7 +676,9 @@ class ManagedLedger(AppendListener):
         try:
             count = self._readable(position, max_entries)
             if count <= 0:
-                raise StoreError(f"the managed ledger {self.name} does not contain entry {position}")
+                raise StoreError(
+                    f"entry {position} cannot be read: it was deleted, or the managed ledger {self.name} ends before it"
+                )
             run = await self._store.read(position.ledger_id, position.entry_id, count, min(max_bytes, taken_bytes))
         except StoreError:
             self.counters.read_errors += 1

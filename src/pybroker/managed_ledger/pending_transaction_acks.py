@@ -488,7 +488,9 @@ class PendingTransactionAcks:
                         ],
                     )
         except (msgspec.MsgspecError, TypeError, KeyError) as error:
-            raise ValueError(f"the MessagePack value does not parse: {error}") from error
+            raise ValueError(
+                f"the MessagePack value of the pending transaction acks cannot be decoded: {error}"
+            ) from error
 
     def check_invariants(self) -> None:
         entries: dict[int, BitMap] = {}

@@ -154,7 +154,9 @@ def require_countable(parent: str, existing: Versioned | None) -> None:
     children then.
     """
     if existing is not None and existing.value:
-        raise StoreError(f"the names below {parent} cannot be numbered, because {parent} has a value of its own")
+        raise StoreError(
+            f"no numbered node can be created below {parent} in the metadata store, because {parent} itself has a value"
+        )
 
 
 def require_version(path: str, present: int | None, expected: int) -> None:

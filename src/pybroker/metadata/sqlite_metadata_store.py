@@ -504,9 +504,9 @@ def _open_table(path: Path, disk: Disk, mark_path: Path | None) -> _Table:
 def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) -> None:
     if totals.commits < answered:
         raise StoreError(
-            f"the database contains only {totals.commits} of {answered} confirmed transactions: its log "
-            "(-wal) is damaged or missing, or the database is an older copy. Restore the correct files. To "
-            f"continue without the lost changes, remove {mark_path}"
+            f"the database contains only {totals.commits} of {answered} confirmed transactions: its write-ahead log (the file "
+            "with the suffix -wal) is damaged or missing, or the database is an older copy. Restore both files of the same "
+            f"moment. To continue without the lost changes, remove {mark_path}"
         )
 
 

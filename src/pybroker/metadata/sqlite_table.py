@@ -27,6 +27,7 @@ LAYOUT_VERSION: Final = 3
 SAME_TABLES_SINCE: Final = 2
 """From this layout on, only the paths and contents of documents differ."""
 _SUM_BITS = (1 << 62) - 1
+_HOW_TO_REPAIR = "Restore the data directory from a backup, or run `pybroker ledger repair`"
 _CREATE_TOTALS = (
     "CREATE TABLE totals (id INTEGER PRIMARY KEY CHECK (id = 1), commits INTEGER NOT NULL, row_count INTEGER NOT NULL,"
     " row_sum INTEGER NOT NULL)"
@@ -63,8 +64,8 @@ def require_layout(found: int) -> None:
     """Raise StoreError if a newer version of pybroker wrote the layout `found`."""
     if found > LAYOUT_VERSION:
         raise StoreError(
-            f"the database has layout {found}, this version of pybroker reads up to {LAYOUT_VERSION}: start "
-            "the newer version that wrote it"
+            f"the database has layout {found}, but this pybroker reads only layouts up to {LAYOUT_VERSION}: start the newer "
+            "version that wrote it"
         )
 
 
@@ -152,7 +153,7 @@ def check(connection: sqlite3.Connection) -> Totals:
     check_pages(connection)
     row = connection.execute("SELECT commits, row_count, row_sum FROM totals").fetchone()
     if row is None:
-        raise StoreError("the database is damaged: its table of totals is empty")
+        raise StoreError(f"the database is damaged: its table of totals is empty. {_HOW_TO_REPAIR}")
     totals = Totals(*row)
     found = Totals(totals.commits)
     for path, value, version, checksum in connection.execute("SELECT path, value, version, checksum FROM metadata"):
@@ -161,7 +162,7 @@ def check(connection: sqlite3.Connection) -> Totals:
     if found != totals:
         raise StoreError(
             f"the database is damaged: {totals.row_count} values were stored, {found.row_count} are present, "
-            "and some of them are missing, changed or outdated"
+            f"and some of them are missing, changed or outdated. {_HOW_TO_REPAIR}"
         )
     return totals
 
@@ -169,14 +170,16 @@ def check(connection: sqlite3.Connection) -> Totals:
 def check_pages(connection: sqlite3.Connection) -> None:
     """Raise StoreError if SQLite's own check finds damage in the database file."""
     if found := page_damage(connection):
-        raise StoreError(f"the database is damaged: SQLite reports {found}")
+        raise StoreError(f"the database is damaged: SQLite reports {found}. {_HOW_TO_REPAIR}")
 
 
 def require_whole(path: str, value: object, version: object, checksum: int) -> None:
     """Raise StoreError if the row at `path` does not match its checksum."""
     is_typed = isinstance(path, str) and isinstance(value, bytes) and isinstance(version, int)
     if not is_typed or row_checksum(path, value, version) != checksum:  # type: ignore[arg-type]
-        raise StoreError(f"the database is damaged: the value of {path!r} differs from the value that was stored")
+        raise StoreError(
+            f"the database is damaged: the value of {path!r} differs from the value that was stored. {_HOW_TO_REPAIR}"
+        )
 
 
 def save_totals(connection: sqlite3.Connection, totals: Totals) -> None:

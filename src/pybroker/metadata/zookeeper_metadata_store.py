@@ -276,7 +276,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                 elif isinstance(names, NoNode):
                     results.append([])
                 else:
-                    raise StoreError(f"the names below {path} in the metadata store cannot be listed: {names}")
+                    raise StoreError(f"the nodes below {path} in the metadata store cannot be listed: {names}")
         return results
 
     async def _nodes(self, paths: Sequence[str]) -> AsyncIterator[tuple[bytes, Stat] | StoreError | None]:
@@ -618,7 +618,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             if for_session:
                 return None  # what was created without an answer disappears with the session
             raise UnknownOutcome(
-                f"it is unknown whether a node below {path} was created: the response was lost. It may exist unused"
+                f"it is unknown whether a node below {path} was created: the response was lost. An unused node may remain"
             )
 
         return await self._changed(path, act, outcome)

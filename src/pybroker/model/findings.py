@@ -108,16 +108,16 @@ class Code(Enum):
         "The topic's namespace bundle has no owner, and no broker can acquire it now.",
         (
             "Read the reason in the finding's text. If isolation policies exclude all registered brokers, start one of the brokers "
-            "that they name, or change the policies. If the leader does not answer, restart it: its session then ends."
+            "that they name, or change the policies. If the leader does not respond, restart it: its session then ends."
         ),
     )
     OWNER_NOT_ANSWERING = (
         "owner-not-answering",
-        "The broker that owns the topic's namespace bundle does not answer: it is frozen, was killed, or the network fails.",
+        "The broker that owns the topic's namespace bundle does not respond: it hangs or was killed, or the network fails.",
         (
-            "If its process was killed, wait: another broker takes the bundle when the session of the owner ends "
-            "(metadataStoreSessionTimeoutMillis). If its process hangs and its session does not end, restart it. Otherwise "
-            "repair the network between the brokers."
+            "If the process was killed, wait: another broker takes the bundle when the session of the owner ends "
+            "(metadataStoreSessionTimeoutMillis). If the process hangs and its session does not end, restart the broker. "
+            "Otherwise repair the network between the brokers."
         ),
     )
     OWNER_WITHOUT_EXPLAIN = (
@@ -130,10 +130,11 @@ class Code(Enum):
     )
     BUNDLE_OWNER_CONFLICT = (
         "bundle-owner-conflict",
-        "This broker serves the topic, and the ownership document in the metadata store is missing or has another owner.",
+        "This broker serves the topic, but the ownership document of its bundle is missing or contains another broker.",
         (
-            "Wait a few seconds: this broker reads the document again and closes the topics of the bundle. If it does not, unload "
-            "the bundle. Find the program that changes documents below /namespace: only the brokers may do that."
+            "Wait a few seconds: this broker reads the document again and closes the topics of the bundle; clients then find the "
+            "new owner. If the finding stays, unload the bundle. Find the program that changes nodes below /namespace in the "
+            "metadata store: only brokers may do that."
         ),
     )
     METADATA_CONFLICT = (
@@ -167,7 +168,7 @@ class Code(Enum):
     )
     ACK_QUORUM_UNREACHABLE = (
         "ack-quorum-unreachable",
-        "Entries wait because fewer bookies of their ledger answer than its ack quorum.",
+        "Published messages wait, because fewer bookies of the topic's ledger respond than its ack quorum requires.",
         (
             "Start the named bookies, or repair the network between them and the broker. Publishing resumes by itself, with other "
             "bookies if there are enough; messages that wait longer than the clients' send time-out are reported as failed."
@@ -193,7 +194,7 @@ class Code(Enum):
     )
     TRANSACTIONS_BEGINNING = (
         "transactions-beginning",
-        "The broker creates the cursor that the topic's first transaction needs. Publishing waits until it is stored.",
+        "The broker creates the cursor that the topic's first transaction needs. All publishing to the topic waits until then.",
         "Wait: publishing resumes by itself. If it does not, check the broker's log and its disk.",
     )
     TOPIC_TERMINATED = (
@@ -226,7 +227,7 @@ class Code(Enum):
     )
     CLOCK_SKEW = (
         "clock-skew",
-        "The clocks of two brokers of the cluster differ. Ownership and sessions do not depend on them.",
+        "The clocks of two brokers of the cluster differ. Ownership and sessions do not depend on these clocks.",
         (
             "Synchronise the clocks of all machines (NTP). Until then, publish times, message expiry, delayed delivery, retention "
             "and the expiry of tokens follow the clock of the broker that serves the topic."
@@ -317,10 +318,10 @@ class Code(Enum):
     )
     CURSOR_WRITES_WAIT = (
         "cursor-writes-wait",
-        "Acknowledgements are not stored, because the bookies of the cursor's ledger do not answer; their receipts wait.",
+        "Acknowledgements cannot be stored, because the bookies of the cursor's ledger do not respond.",
         (
-            "Start the named bookies, or repair the network between them and the broker. After a restart of the broker, messages "
-            "whose acknowledgement was not stored are delivered again."
+            "Start the named bookies, or repair the network between them and the broker. Clients that wait for a confirmation of "
+            "their acknowledgements then get it. If the broker restarts before that, it delivers these messages again."
         ),
     )
     READ_FAILED = (
@@ -331,12 +332,12 @@ class Code(Enum):
     TRANSACTION_END_PENDING = (
         "transaction-end-pending",
         (
-            "A transaction is or may be committed, but the topic has not stored its end: consumers receive no "
-            "messages after the transaction's first one."
+            "A transaction is ending, or its state is unknown. Until the topic has stored the end of the transaction, consumers "
+            "receive no messages after its first message."
         ),
         (
-            "Wait: delivery continues when the transaction coordinator has notified the topic. If this "
-            "lasts, list the coordinator's transactions, and search the broker's log for transaction_log."
+            "Wait: delivery continues when the transaction coordinator has notified the topic. If this lasts, run `pybroker "
+            "transactions list`, and search the broker's log for `transaction_log`."
         ),
     )
     TRANSACTION_OPEN = (
@@ -366,7 +367,10 @@ class Code(Enum):
     )
     UNACKED_LIMIT_BROKER = (
         "unacked-limit-broker",
-        "The broker has reached its limit of unacknowledged messages, and this subscription has more than its share of them.",
+        (
+            "The broker has reached maxUnackedMessagesPerBroker, and this subscription has more unacknowledged messages than "
+            "maxUnackedMessagesPerSubscriptionOnBrokerBlocked, a fraction of this limit, allows."
+        ),
         "Acknowledge messages in the subscriptions with most unacknowledged messages, or raise maxUnackedMessagesPerBroker.",
     )
     CONSUMER_SILENT = (
@@ -493,7 +497,7 @@ class Code(Enum):
     ENTRY_DAMAGED = (
         "entry-damaged",
         "The stored message is damaged and cannot be read.",
-        "Restore the ledger from a backup, or acknowledge the message, so that delivery continues with the next one.",
+        "Restore the ledger from a backup, or acknowledge the message (`pybroker ack`): delivery then continues with the next one.",
     )
     MESSAGE_BEING_STORED = (
         "message-being-stored",

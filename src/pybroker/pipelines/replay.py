@@ -82,8 +82,8 @@ def sequence_id_of(ledger_id: int, entry_id: int) -> int:
     """
     if entry_id >> ENTRY_BITS or ledger_id >> (63 - ENTRY_BITS):
         raise ReadingFailed(
-            f"entry {ledger_id}:{entry_id} cannot be replayed: replay supports at most {1 << ENTRY_BITS} "
-            "entries in a ledger"
+            f"entry {ledger_id}:{entry_id} cannot be replayed: replay supports only ledger ids below {1 << (63 - ENTRY_BITS)} "
+            f"and entry ids below {1 << ENTRY_BITS}"
         )
     return ledger_id << ENTRY_BITS | entry_id
 
@@ -150,7 +150,9 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
         for sentence in lost:
             say(f"gone: {sentence}")
         if lost and not options.allow_loss:
-            raise DataLoss("a part of the range is lost: use --allow-loss to replay the remaining messages")
+            raise DataLoss(
+                f"a part of the range of {options.topic} is lost: use --allow-loss to replay the remaining messages"
+            )
         if options.dry_run:
             return _dry_run(plans, options)
         if not options.allow_duplicates:

@@ -208,13 +208,15 @@ class ProxiedPort:
                 needed = found.needed_bytes
                 continue
             if isinstance(found, Incomplete):
-                raise InvalidProxyHeader("the connection ended within the header")
+                raise InvalidProxyHeader("the connection ended within the header of the PROXY protocol")
             break
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         if found is None:
             return None
         if self._trusted and not self._is_trusted(peer):
-            raise InvalidProxyHeader(f"the header comes from {peer}, which is not in haProxyProtocolTrustedAddresses")
+            raise InvalidProxyHeader(
+                f"the header of the PROXY protocol comes from {peer}, which is not in haProxyProtocolTrustedAddresses"
+            )
         assert isinstance(found, ProxyHeader)
         connection.recv(found.length_bytes)
         return found.client

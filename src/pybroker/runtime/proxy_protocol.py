@@ -59,17 +59,17 @@ def _parse_v1(data: bytes) -> ProxyHeader | Incomplete:
     end = data.find(b"\r\n", 0, MAX_V1_BYTES)
     if end < 0:
         if len(data) >= MAX_V1_BYTES:
-            raise InvalidProxyHeader(f"a header of version 1 has no line end in its first {MAX_V1_BYTES} bytes")
+            raise InvalidProxyHeader(f"a PROXY header of version 1 has no line end in its first {MAX_V1_BYTES} bytes")
         return Incomplete(len(data) + 1)
     try:
         words = data[:end].decode("ascii").split(" ")
     except UnicodeDecodeError:
-        raise InvalidProxyHeader("a header of version 1 must be ASCII text") from None
+        raise InvalidProxyHeader("a PROXY header of version 1 must be ASCII text") from None
     length = end + 2
     if words[1] == "UNKNOWN":
         return ProxyHeader(length, None)
     if len(words) != 6 or words[1] not in {"TCP4", "TCP6"}:
-        raise InvalidProxyHeader("a header of version 1 must be `PROXY TCP4|TCP6 source destination port port`")
+        raise InvalidProxyHeader("a PROXY header of version 1 must be `PROXY TCP4|TCP6 source destination port port`")
     version = 4 if words[1] == "TCP4" else 6
     source, _ = (_ip_address(word, version) for word in words[2:4])
     port, _ = (_port(word) for word in words[4:6])
@@ -80,16 +80,16 @@ def _ip_address(word: str, version: int) -> str:
     try:
         address = ipaddress.ip_address(word)
     except ValueError:
-        raise InvalidProxyHeader(f"a header of version 1 contains an invalid IPv{version} address") from None
+        raise InvalidProxyHeader(f"a PROXY header of version 1 contains an invalid IPv{version} address") from None
     if address.version != version or "%" in word:
-        raise InvalidProxyHeader(f"a header of version 1 contains an invalid IPv{version} address")
+        raise InvalidProxyHeader(f"a PROXY header of version 1 contains an invalid IPv{version} address")
     return str(address)
 
 
 def _port(word: str) -> int:
     # int() alone would accept signs, spaces, underscores and digits of other scripts.
     if not (word.isdigit() and len(word) <= 5 and int(word) <= 0xFFFF) or (len(word) > 1 and word[0] == "0"):
-        raise InvalidProxyHeader("a header of version 1 contains an invalid port")
+        raise InvalidProxyHeader("a PROXY header of version 1 contains an invalid port")
     return int(word)
 
 
@@ -101,15 +101,17 @@ def _parse_v2(data: bytes) -> ProxyHeader | Incomplete:
     body_bytes = int.from_bytes(data[14:16], "big")
     length = _V2_FIXED_BYTES + body_bytes
     if version != 2 or command > 1:
-        raise InvalidProxyHeader(f"the version and command byte of a header is {data[12]:#04x}; expected 0x20 or 0x21")
+        raise InvalidProxyHeader(
+            f"the version and command byte of a PROXY header is {data[12]:#04x}; expected 0x20 or 0x21"
+        )
     if length > MAX_V2_BYTES:
-        raise InvalidProxyHeader(f"a header of version 2 has {length} bytes; the limit is {MAX_V2_BYTES}")
+        raise InvalidProxyHeader(f"a PROXY header of version 2 has {length} bytes; the limit is {MAX_V2_BYTES}")
     if len(data) < length:
         return Incomplete(length)
     if command == 0 or transport != _TCP or family not in _V2_ADDRESS_BYTES:
         return ProxyHeader(length, None)
     if body_bytes < _V2_ADDRESS_BYTES[family]:
-        raise InvalidProxyHeader(f"a header of version 2 has {body_bytes} bytes for addresses, which is too few")
+        raise InvalidProxyHeader(f"a PROXY header of version 2 has {body_bytes} bytes for addresses, which is too few")
     size = 4 if family == 0x1 else 16
     source = ipaddress.ip_address(data[16 : 16 + size])
     port_at = 16 + 2 * size

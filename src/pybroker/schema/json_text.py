@@ -31,7 +31,7 @@ def parse_json(data: bytes) -> JsonValue:
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise InvalidSchema(f"the definition is not JSON: {error}") from None
+        raise InvalidSchema(f"the definition of the schema is not JSON: {error}") from None
     return value
 
 
@@ -51,7 +51,7 @@ def _without_comments(text: str) -> str:
             if token == "/*":
                 end = text.find("*/", position)
                 if end < 0:
-                    raise InvalidSchema("the definition is not JSON: a comment is not closed")
+                    raise InvalidSchema("the definition of the schema is not JSON: a comment has no end (*/)")
                 position = end + 2
             parts.append(text[kept_to : match.start()])
             parts.append(" ")

@@ -24,7 +24,7 @@ def root_message(data: bytes) -> Descriptor:
     """Return the message type of a PROTOBUF_NATIVE definition. Raises InvalidSchema if its files are inconsistent."""
     document = parse_json(data)
     if not isinstance(document, dict):
-        raise InvalidSchema("the schema definition is not a JSON object")
+        raise InvalidSchema("the definition of the PROTOBUF_NATIVE schema is not a JSON object")
     root_file = _text(document, "rootFileDescriptorName")
     root_name = _text(document, "rootMessageTypeName")
     files = _files(_text(document, "fileDescriptorSet"))

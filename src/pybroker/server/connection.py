@@ -311,7 +311,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def _require_connected(self, command: str) -> None:
         if self.session.state is not SessionState.CONNECTED:
-            raise ProtocolViolation(f"{command} is not legal in the session state {self.session.state.value}")
+            raise ProtocolViolation(
+                f"the client sent {command} in the session state {self.session.state.value}, which does not permit it"
+            )
 
     def _publish(self, run: SendRun) -> None:
         self._require_connected("SEND")

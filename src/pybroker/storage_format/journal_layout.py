@@ -149,10 +149,14 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 def decode_file_header(data: bytes | memoryview) -> FileHeader:
     if len(data) < _FILE_HEADER.size + _CHECKSUM.size:
-        raise LayoutError("the header of the journal file is incomplete")
+        raise LayoutError(
+            f"the journal file ends within its header, after {len(data)} bytes: run `pybroker ledger repair`"
+        )
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
-        raise LayoutError("the file does not begin with the header of a journal file")
+        raise LayoutError(
+            "the file is damaged, or is no journal file: it does not begin with the header of a journal file"
+        )
     # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
         text = f"journal file has version {version}, this version of pybroker supports {JOURNAL_VERSION}"
@@ -163,7 +167,7 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
         raise LayoutError(text)
     (checksum,) = _CHECKSUM.unpack_from(data, _FILE_HEADER.size)
     if checksum != crc32c(data[: _FILE_HEADER.size]):
-        raise LayoutError("the header of the journal file has a wrong checksum")
+        raise LayoutError("the header of the journal file has a wrong checksum: run `pybroker ledger repair`")
     return FileHeader(generation, salt)
 
 
@@ -249,7 +253,10 @@ def encode_probe() -> bytes:
 def encode_cursor_record(record: CursorRecord) -> bytes:
     cursor_id = record.cursor_id.encode()
     if len(cursor_id) > MAX_CURSOR_ID_BYTES:
-        raise LayoutError(f"the cursor id has {len(cursor_id)} bytes, which is too long")
+        raise LayoutError(
+            f"the cursor id {record.cursor_id[:100]!r} has {len(cursor_id)} bytes; the journal stores at most "
+            f"{MAX_CURSOR_ID_BYTES} bytes"
+        )
     fixed = _CURSOR_FIXED.pack(record.number, len(cursor_id))
     header = _RECORD_HEADER.pack(record.type, len(fixed) + len(cursor_id) + len(record.data))
     return b"".join((header, fixed, cursor_id, record.data))
@@ -260,14 +267,22 @@ def decode_records(body: memoryview) -> Iterator[AppendRecord | LedgerRecord | C
     while offset < end:
         start = offset + _RECORD_HEADER.size
         if start > end:
-            raise LayoutError("the header of a journal record is incomplete")
+            raise LayoutError(
+                f"the record at byte {offset} of the journal batch is damaged: the batch ends within the record's header"
+            )
         number, length = _RECORD_HEADER.unpack_from(body, offset)
         offset = start + length
         if offset > end:
-            raise LayoutError("a record of the journal is truncated")
+            raise LayoutError(
+                f"the record at byte {start - _RECORD_HEADER.size} of the journal batch is damaged: it claims {length} bytes, "
+                f"but only {end - start} bytes follow"
+            )
         record_type = _TYPES.get(number)
         if record_type is None:
-            raise LayoutError(f"a journal record has the unknown type {number}")
+            raise LayoutError(
+                f"the record at byte {start - _RECORD_HEADER.size} of the journal batch has the unknown type {number}: the "
+                "journal is damaged, or a newer pybroker wrote it"
+            )
         if record_type is RecordType.APPEND:
             yield _decode_append(body, start, offset)
         elif record_type in _LEDGER_TYPES:
@@ -295,40 +310,57 @@ def ledger_changes(body: memoryview) -> Iterator[tuple[RecordType, int, int]]:
 def _decode_append(data: memoryview, start: int, end: int) -> AppendRecord:
     columns_offset = start + _APPEND_FIXED.size
     if columns_offset > end:
-        raise LayoutError("an APPEND record of the journal is truncated")
+        raise LayoutError("an APPEND record in the journal batch is damaged: it ends within its fixed fields")
     ledger_id, first_entry_id, count = _APPEND_FIXED.unpack_from(data, start)
     payload_offset = columns_offset + APPEND_ENTRY_BYTES * count
     if payload_offset > end:
-        raise LayoutError("the columns of an APPEND record in the journal are incomplete")
+        raise LayoutError(
+            f"an APPEND record in the journal batch is damaged: it claims {count} entries of ledger {ledger_id}, but ends "
+            "within the lengths of these entries"
+        )
     size_bytes = end - payload_offset
     if count == 1:  # faster for a single entry: a recovery may read a quarter of a million of them
         length, message_count = _APPEND_ENTRY.unpack_from(data, columns_offset)
         if length != size_bytes:
-            raise LayoutError("the lengths in an APPEND record of the journal do not match its size")
+            raise LayoutError(
+                f"an APPEND record in the journal batch is damaged: its entry of ledger {ledger_id} has {length} bytes, "
+                f"but the record contains {size_bytes}"
+            )
         return AppendRecord(ledger_id, first_entry_id, [data[payload_offset:end]], (message_count,), size_bytes)
     columns = struct.unpack_from(f"<{2 * count}I", data, columns_offset)
     ends = list(accumulate(columns[:count], initial=payload_offset))
     if ends[-1] != end:
-        raise LayoutError("the lengths in an APPEND record of the journal do not match its size")
+        raise LayoutError(
+            f"an APPEND record in the journal batch is damaged: its {count} entries of ledger {ledger_id} have "
+            f"{ends[-1] - payload_offset} bytes, but the record contains {size_bytes}"
+        )
     payloads = [data[start:end] for start, end in pairwise(ends)]
     return AppendRecord(ledger_id, first_entry_id, payloads, columns[count:], size_bytes)
 
 
 def _decode_ledger(record_type: RecordType, body: memoryview) -> LedgerRecord:
     if len(body) != _LEDGER_ID.size:
-        raise LayoutError(f"a {record_type.name} record of the journal has the wrong size of {len(body)} bytes")
+        raise LayoutError(
+            f"a {record_type.name} record in the journal batch is damaged: it has {len(body)} bytes instead of "
+            f"{_LEDGER_ID.size}"
+        )
     return LedgerRecord(record_type, *_LEDGER_ID.unpack(body))
 
 
 def _decode_cursor(record_type: RecordType, body: memoryview) -> CursorRecord:
     if len(body) < _CURSOR_FIXED.size:
-        raise LayoutError("a cursor record of the journal is truncated")
+        raise LayoutError(f"a {record_type.name} record in the journal batch is damaged: it has only {len(body)} bytes")
     cursor_number, id_length = _CURSOR_FIXED.unpack_from(body)
     data_offset = _CURSOR_FIXED.size + id_length
     if data_offset > len(body):
-        raise LayoutError("a cursor record of the journal is truncated")
+        raise LayoutError(
+            f"a {record_type.name} record in the journal batch is damaged: it has {len(body)} bytes and ends within the "
+            "id of its cursor"
+        )
     try:
         cursor_id = str(body[_CURSOR_FIXED.size : data_offset], "utf-8")
     except UnicodeDecodeError as error:
-        raise LayoutError(f"a cursor id in the journal is not valid UTF-8: {error}") from error
+        raise LayoutError(
+            f"a {record_type.name} record in the journal batch is damaged: the id of its cursor is not UTF-8 ({error})"
+        ) from error
     return CursorRecord(record_type, cursor_id, cursor_number, bytes(body[data_offset:]))

@@ -210,10 +210,13 @@ def encode_segment_header(ledger_id: int) -> bytes:
 def check_segment_header(data: bytes, ledger_id: int) -> None:
     """Raise LayoutError or UnknownVersion unless `data` begins with the segment file header of this ledger."""
     if len(data) < SEGMENT_HEADER_BYTES:
-        raise LayoutError("the header of the ledger file is truncated")
+        raise LayoutError(f"the file of ledger {ledger_id} is truncated within its header: it has {len(data)} bytes")
     magic, version, _, _, found_id = _HEADER.unpack_from(data)
     if magic != _HEADER_MAGIC:
-        raise LayoutError("the file does not begin with the header of a ledger file")
+        raise LayoutError(
+            f"the file of ledger {ledger_id} is damaged, or is no ledger file: it does not begin with the header of a "
+            "ledger file"
+        )
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
@@ -222,7 +225,7 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
         )
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(
-            f"the header of the ledger file is damaged, or it is of ledger {found_id} instead of {ledger_id}"
+            f"the header of the file of ledger {ledger_id} is damaged, or the file is of ledger {found_id}"
         )
 
 
@@ -260,9 +263,12 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
         return BLOCK_HEADER_BYTES
     magic, count, ledger_id, first_entry_id, payload_bytes = _BLOCK.unpack_from(data, offset)
     if magic != _BLOCK_MAGIC:
-        raise LayoutError("no block of entries begins at this offset of the ledger file")
+        raise LayoutError("the ledger file is damaged: no block of entries begins at this offset")
     if not 0 < count <= MAX_BLOCK_ENTRIES:
-        raise LayoutError(f"a block of the ledger file claims {count} entries, which is not possible")
+        raise LayoutError(
+            f"the block at this offset of the ledger file is damaged: it claims {count} entries, but a block has from 1 to "
+            f"{MAX_BLOCK_ENTRIES}"
+        )
     columns_offset = offset + BLOCK_HEADER_BYTES
     payload_offset = columns_offset + BLOCK_ENTRY_BYTES * count
     if payload_offset > len(data):
@@ -270,13 +276,16 @@ def decode_block(data: memoryview, offset: int) -> Block | int:
     (checksum,) = _CHECKSUM.unpack_from(data, offset + _BLOCK.size)
     fields = data[offset : offset + _BLOCK.size]
     if checksum != crc32c(data[columns_offset:payload_offset], crc32c(fields)):
-        raise LayoutError("the header of a block of the ledger file has a wrong checksum")
+        raise LayoutError("the block at this offset of the ledger file is damaged: its header has a wrong checksum")
     column_bytes = 4 * count
     lengths, message_counts, checksums = (
         unpack_u32s(data[start : start + column_bytes]) for start in range(columns_offset, payload_offset, column_bytes)
     )
     if sum(lengths) != payload_bytes:
-        raise LayoutError("the lengths in a block of the ledger file do not match its size")
+        raise LayoutError(
+            f"the block at this offset of the ledger file is damaged: its entries have {sum(lengths)} bytes, but its "
+            f"header claims {payload_bytes}"
+        )
     return Block(ledger_id, first_entry_id, lengths, message_counts, checksums, payload_offset, payload_bytes)
 
 
@@ -322,16 +331,26 @@ def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
     Raises LayoutError.
     """
     if len(data) != TRAILER_BYTES:
-        raise LayoutError("the trailer of the ledger file is truncated")
+        raise LayoutError(
+            f"the ledger file is truncated: it has only {file_size} bytes, fewer than its trailer. Restore the file from a "
+            "backup, or run `pybroker ledger repair`"
+        )
     magic, version, _, offset, length = _TRAILER.unpack_from(data)
     if magic != _TRAILER_MAGIC:
-        raise LayoutError("the ledger file has no trailer")
+        raise LayoutError(
+            "the ledger file is truncated or damaged: it does not end with a trailer. Restore the file from a backup, or run "
+            "`pybroker ledger repair`"
+        )
     if version != SEGMENT_VERSION:
         raise LayoutError(
-            f"the trailer of the ledger file has version {version}, this version of pybroker supports {SEGMENT_VERSION}"
+            f"the trailer of the ledger file has version {version}, this version of pybroker supports "
+            f"{SEGMENT_VERSION}: the file is damaged, or a newer pybroker wrote it"
         )
     if offset + length + TRAILER_BYTES != file_size:
-        raise LayoutError("the trailer of the ledger file does not match the size of the file")
+        raise LayoutError(
+            f"the ledger file is damaged: it has {file_size} bytes, but according to its trailer "
+            f"{offset + length + TRAILER_BYTES} bytes. Restore the file from a backup, or run `pybroker ledger repair`"
+        )
     return offset, length
 
 
@@ -340,13 +359,19 @@ def decode_index(data: bytes, ledger_id: int, index_offset: int) -> tuple[Ledger
     end_offset, length = decode_trailer(trailer, index_offset + len(data))
     (checksum,) = _CHECKSUM.unpack_from(trailer, _TRAILER.size)
     if length != len(body) or length < _INDEX.size or checksum != crc32c(trailer[: _TRAILER.size], crc32c(body)):
-        raise LayoutError("the index of the ledger file has a wrong checksum")
+        raise LayoutError(f"the index at the end of the file of ledger {ledger_id} is damaged: it has a wrong checksum")
     magic, _, _, found_id, entries, messages, size, points, columns_flag = _INDEX.unpack_from(body)
     if magic != _INDEX_MAGIC or found_id != ledger_id:
-        raise LayoutError(f"the file of ledger {ledger_id} contains the index of another ledger: files were exchanged")
+        raise LayoutError(
+            f"the file of ledger {ledger_id} contains the index of ledger {found_id}: files were exchanged. Restore the "
+            "file from a backup"
+        )
     names = _INDEX_COLUMNS if columns_flag & COLUMN_PUBLISH_TIMES else _INDEX_COLUMNS[:-1]
     if len(body) != _INDEX.size + 8 * points * len(names):
-        raise LayoutError("the index of the ledger file has a wrong length")
+        raise LayoutError(
+            f"the index at the end of the file of ledger {ledger_id} is damaged: it claims {points} points, which do not "
+            f"match its length of {len(body)} bytes"
+        )
     index = SegmentIndex()
     start = _INDEX.size
     for name in names:

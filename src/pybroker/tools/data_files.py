@@ -135,7 +135,9 @@ def opened(directory: Path) -> Iterator[DataFiles]:
                 if (directory / METADATA_MARK).exists():
                     shutil.copyfile(directory / METADATA_MARK, Path(copies) / METADATA_MARK)
             except OSError as error:
-                raise NotUsable(f"the databases of the data directory cannot be copied: {error}") from error
+                raise NotUsable(
+                    f"{directory} cannot be examined: its databases cannot be copied to a temporary directory ({error})"
+                ) from error
             yield DataFiles(directory, Path(copies))
     finally:
         lock.release()

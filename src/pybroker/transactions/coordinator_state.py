@@ -267,7 +267,8 @@ class CoordinatorState:
         transactions up to that batch. None for a repeated batch.
 
         `label`: sink, batch and writer. `leasts`: the low 64 bits of the transaction ids. `asking`: the role of the
-        request. `forgets`: the result of `Marks.makes_room`. `takes_over`: whether a new writer replaces that of the
+        request. `forgets`: the sink whose last batch is deleted, so that this sink gets its place (the result of
+        `Marks.makes_room`); "" if none is deleted. `takes_over`: whether a new writer replaces that of the
         earlier batches. Raises TransactionNotFound, InvalidTxnStatus, and the errors of `Marks.is_repeat`.
         """
         if self.marks.is_repeat(label, asking, takes_over=takes_over):

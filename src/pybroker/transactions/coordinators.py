@@ -264,7 +264,7 @@ class Coordinators:
         if self._is_closed or coordinator_id in self._context.coordinators or coordinator_id in self._ending:
             raise ServiceNotReady(
                 f"the transactions of coordinator {coordinator_id} cannot be aborted: the coordinator is being started "
-                "or stopped"
+                "or stopped. Try again"
             )
         coordinator = self._new(coordinator_id)
         self._ending.add(coordinator_id)

@@ -90,7 +90,7 @@ def decode(payload: bytes) -> Record:
         record = _DECODER.decode(payload)
     except msgspec.DecodeError as error:
         _require_known(payload)
-        raise StoreError(f"a record of a transaction log cannot be read: {error}") from error
+        raise StoreError(f"a record in the log of the transaction coordinator is damaged: {error}") from error
     _require_version(record.v)
     return record
 
@@ -106,6 +106,6 @@ def _require_known(payload: bytes) -> None:
 def _require_version(version: int) -> None:
     if not WITHOUT_SINKS <= version <= FORMAT_VERSION:
         raise StoreError(
-            f"a transaction log has records of version {version}, but this broker reads only versions up to "
-            f"{FORMAT_VERSION}: start the newer version that wrote it"
+            f"the log of the transaction coordinator has records of version {version}, but this broker reads only versions up "
+            f"to {FORMAT_VERSION}: start the newer version that wrote it"
         )

@@ -64,7 +64,7 @@ class FieldCount:
                 size, start = decode(data, pos, end)
                 pos = start + size
                 if pos > end:
-                    raise ProtocolViolation("a field of the command extends beyond the end of its message")
+                    raise ProtocolViolation("the client sent a damaged command, which ends within a field")
                 if field is not None and field.message_type not in (None, _MESSAGE_ID):
                     self._count(data, start, pos, field.message_type)
             elif field is not None and field.name == "request_id" and tag & 7 == 0:

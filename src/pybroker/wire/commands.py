@@ -169,7 +169,8 @@ class Decoder:
             total = int.from_bytes(data[pos : pos + 4], "big")
             if total > self._max_frame_bytes:
                 raise ProtocolViolation(
-                    f"the frame of {total} bytes is longer than the limit of {self._max_frame_bytes}"
+                    f"the client sent a frame of {total} bytes, which is longer than the limit of "
+                    f"{self._max_frame_bytes} bytes"
                 )
             if total + 4 - kept > OWN_BUFFER_BYTES:
                 self._pieces = [bytearray(data[pos:])]
@@ -201,9 +202,13 @@ class Decoder:
                 break
             start = pos + 8 + size  # of the bytes after the command
             if total < 4 or start > frame_end:
-                raise ProtocolViolation(f"the frame of {total} bytes contains a command of {size} bytes")
+                raise ProtocolViolation(
+                    f"the client sent a frame of {total} bytes with a command of {size} bytes, which does not fit into it"
+                )
             if total > max_frame:
-                raise ProtocolViolation(f"the frame of {total} bytes is longer than the limit of {max_frame}")
+                raise ProtocolViolation(
+                    f"the client sent a frame of {total} bytes, which is longer than the limit of {max_frame} bytes"
+                )
             kind = head >> 8
             if size > LARGE_COMMAND_BYTES:
                 run_producer_id, ack = -1, None
@@ -261,7 +266,7 @@ class Decoder:
                             if txn != run_txn:
                                 run_producer_id, run_txn = -1, txn
                     if frame_end - start < _MIN_MESSAGE_BYTES:
-                        raise ProtocolViolation("the SEND command has no message after it")
+                        raise ProtocolViolation("the client sent a SEND command without a message")
                     magic, checksum, metadata_size = _CHECKSUM(data, start)
                     if magic == MAGIC_CRC32C:
                         if crc32c(view[start + 6 : frame_end]) != checksum:
@@ -277,7 +282,7 @@ class Decoder:
                         continue
                     metadata_end = metadata_start + metadata_size
                     if metadata_end > frame_end:
-                        raise ProtocolViolation("the message metadata is longer than its frame")
+                        raise ProtocolViolation("the client sent a message whose metadata is longer than its frame")
                     if next_count < metadata_start:
                         next_count = data.find(NUM_MESSAGES_BYTE, metadata_start)
                         if next_count < 0:
@@ -388,18 +393,20 @@ class Decoder:
         command_type, pos = decode(data, pos, end)
         field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(command_type)
         if tag != 8 or field is None:
-            raise ProtocolViolation("the command has a malformed type or length")
+            raise ProtocolViolation("the client sent a command of an unknown type, or a damaged command")
         tag, pos = decode(data, pos, end)
         start, end = _enter(data, pos, end)
         if tag >> 3 != command_type or tag & 7 != LENGTH_DELIMITED:
-            raise ProtocolViolation("the fields of the command are not in order")
+            raise ProtocolViolation(
+                f"the client sent a {field.name} command with its fields in another order than all Pulsar clients"
+            )
         max_words = word_count(self._max_batch_messages)
         if command_type == pb.BaseCommand.ACK:
             return ManyIds("ACK", data, start, end, max_words)
         if command_type == _REDELIVER:
             return ManyIds("REDELIVER", data, start, end, max_words)
         if command_type in _SCANNED_TYPES:
-            raise ProtocolViolation(f"the {field.name} command has {end - start} bytes, which is too long")
+            raise ProtocolViolation(f"the client sent a {field.name} command of {end - start} bytes, which is too long")
         fields = FieldCount(self._max_fields)
         refusal = fields.refusal(data, start, end, getattr(pb.BaseCommand(), field.name))
         if refusal is None:
@@ -415,7 +422,9 @@ class Decoder:
             if pos + 4 + total > len(data):
                 break
             if total < 4 or size > total - 4:
-                raise ProtocolViolation(f"the frame of {total} bytes contains a command of {size} bytes")
+                raise ProtocolViolation(
+                    f"the client sent a frame of {total} bytes with a command of {size} bytes, which does not fit into it"
+                )
             events.append(_parse(data[pos + 8 : pos + 8 + size]))
             pos += 4 + total
         return pos
@@ -424,7 +433,7 @@ class Decoder:
 def _parse(command: bytes) -> pb.BaseCommand:
     parsed = _parse_any(command)
     if parsed.type in _SCANNED_TYPES:
-        raise ProtocolViolation("the fields of the command are not in order")
+        raise ProtocolViolation("the client sent a command with its fields in another order than all Pulsar clients")
     return parsed
 
 
@@ -432,12 +441,12 @@ def _parse_any(command: bytes) -> pb.BaseCommand:
     try:
         parsed = pb.BaseCommand.FromString(command)
     except DecodeError as error:
-        raise ProtocolViolation("the command cannot be decoded as protobuf") from error
+        raise ProtocolViolation("the client sent a command that cannot be decoded as protobuf") from error
     # Unknown types count as missing, like unknown enum values.
     if not parsed.IsInitialized() or not parsed.HasField(_FIELD_OF_TYPE[parsed.type]):
-        raise ProtocolViolation("the command lacks one of its required fields")
+        raise ProtocolViolation("the client sent a command that lacks one of its required fields")
     if not command.isascii() and _has_broken_text(parsed):
-        raise ProtocolViolation("a text in the command is not UTF-8")
+        raise ProtocolViolation("the client sent a command with a text that is not UTF-8")
     return parsed
 
 
@@ -467,7 +476,7 @@ def _in_order(command: bytes) -> bytes:
 def _enter(data: bytes, pos: int, end: int) -> tuple[int, int]:
     length, pos = decode(data, pos, end)
     if pos + length != end:
-        raise ProtocolViolation("the command has a malformed type or length")
+        raise ProtocolViolation("the client sent a command with a damaged type or length")
     return pos, end
 
 
@@ -475,7 +484,7 @@ def _skip(data: bytes, pos: int, end: int) -> int:
     tag, after_tag = decode(data, pos, end)
     # A tag in a non-minimal encoding may be one that the scanner looks for.
     if not 8 <= tag < 1 << 32 or (tag < 0x80 and after_tag - pos > 1):
-        raise ProtocolViolation("the command has a malformed field tag")
+        raise ProtocolViolation("the client sent a command with a damaged field")
     return skip_field(data, tag, after_tag, end)
 
 
@@ -504,7 +513,7 @@ def _scan_send(data: bytes, pos: int, end: int) -> tuple[int, int, int, int, Txn
         else:
             pos = _skip(data, pos - 1, end)
     if producer_id < 0 or sequence_id < 0:
-        raise ProtocolViolation("the SEND command has no producer id or no sequence id")
+        raise ProtocolViolation("the client sent a SEND command without producer id or sequence id")
     txn = TxnId(transaction_most, transaction_least) if transaction_least or transaction_most else None
     return producer_id, sequence_id, highest, is_chunk, txn
 
@@ -522,7 +531,7 @@ def _scan_flow(data: bytes, pos: int, end: int) -> Flow:
         else:
             pos = _skip(data, pos - 1, end)
     if consumer_id < 0 or permits & 0xFFFF_FFFF == 0 or permits < 0:
-        raise ProtocolViolation("the FLOW command has no consumer id or no permits")
+        raise ProtocolViolation("the client sent a FLOW command without consumer id or permits")
     return Flow(consumer_id, permits & 0xFFFF_FFFF)
 
 
@@ -541,7 +550,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
         if tag == 0x1A:
             length, pos = decode(data, pos, end)
             if pos + length > end:
-                raise ProtocolViolation("a message id in the ACK command extends beyond the end of the command")
+                raise ProtocolViolation("the client sent a damaged ACK command, which ends within a message id")
             _scan_message_id(data, pos, pos + length, ack)
             pos += length
         elif tag == 0x08:
@@ -561,7 +570,7 @@ def _scan_ack(data: bytes, pos: int, end: int, previous: Ack | None, events: lis
     if transaction_least or transaction_most:
         ack.txn = TxnId(transaction_most, transaction_least)
     if ack.consumer_id < 0 or ack_type not in (0, 1):
-        raise ProtocolViolation("the ACK command has no consumer id or no type")
+        raise ProtocolViolation("the client sent an ACK command without consumer id or type")
     if ack_type == 1 or ack.request_id >= 0 or ack.txn is not None or ack.validation_error >= 0:
         ack.is_cumulative = ack_type == 1
         events.append(ack)
@@ -615,7 +624,7 @@ def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:
             length, pos = decode(data, pos, end)
             packed_end = pos + length
             if packed_end > end:
-                raise ProtocolViolation("the ack set of a message id is longer than the encoded message id")
+                raise ProtocolViolation("the client sent a message id that ends within its ack set")
             ack_set = ack_set or []
             while pos < packed_end:
                 word, pos = decode(data, pos, packed_end)
@@ -625,7 +634,7 @@ def _scan_message_id(data: bytes, pos: int, end: int, ack: Ack) -> None:
         else:
             pos = _skip(data, pos - 1, end)
     if ledger_id < 0 or entry_id < 0:
-        raise ProtocolViolation("a message id has no ledger id or no entry id")
+        raise ProtocolViolation("the client sent a message id without ledger id or entry id")
     if ack_set:
         batch_size &= 0xFFFF_FFFF
         if batch_size >= 1 << 31:

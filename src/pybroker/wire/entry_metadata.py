@@ -64,7 +64,7 @@ def metadata_span(entry: bytes | memoryview) -> tuple[int, int]:
     size = int.from_bytes(entry[start : start + 4], "big")
     start += 4
     if len(entry) < start or start + size > len(entry):
-        raise ProtocolViolation("the message metadata is longer than its message")
+        raise ProtocolViolation("the message is damaged: it ends within its metadata")
     return start, start + size
 
 
@@ -76,14 +76,14 @@ def parsed_metadata(data: bytes, start: int, end: int) -> pb.MessageMetadata:
     try:
         return pb.MessageMetadata.FromString(data[start:end])
     except DecodeError as error:
-        raise ProtocolViolation(f"the message metadata cannot be decoded: {error}") from error
+        raise ProtocolViolation(f"the metadata of the message are damaged: {error}") from error
 
 
 def metadata_head(data: bytes, start: int, end: int) -> MetadataHead:
     try:
         return MetadataHead.FromString(data[start:end])
     except DecodeError as error:
-        raise ProtocolViolation(f"the message metadata cannot be decoded: {error}") from error
+        raise ProtocolViolation(f"the metadata of the message are damaged: {error}") from error
 
 
 def entry_head(entry: bytes) -> MetadataHead:
@@ -330,7 +330,7 @@ def _sticky_key(data: bytes, pos: int, end: int) -> bytes:
                 size, start = decode(data, pos, end)
             pos = start + size
             if pos > end:
-                raise ProtocolViolation("a field of the message metadata extends beyond the end of the metadata")
+                raise ProtocolViolation("the metadata of the message are damaged: they end within a field")
             if tag == _ORDERING_KEY_TAG:
                 return data[start:pos]
             if tag == _PARTITION_KEY_TAG:

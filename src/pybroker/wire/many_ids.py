@@ -99,7 +99,7 @@ class ManyIds:
             if self._is_over():
                 yield None
         if whole.consumer_id < 0 or ack_type not in (0, 1):
-            raise ProtocolViolation("the ACK command has no consumer id or no type")
+            raise ProtocolViolation("the client sent an ACK command without consumer id or type")
         whole.is_cumulative = ack_type == 1
         if txn_least or txn_most:
             whole.txn = TxnId(txn_most, txn_least)
@@ -132,7 +132,7 @@ class ManyIds:
             if self._is_over():
                 yield None
         if consumer_id < 0:
-            raise ProtocolViolation("the REDELIVER command has no consumer id")
+            raise ProtocolViolation("the client sent a REDELIVER command without consumer id")
         part = Redeliver(consumer_id, epoch)
         has_ids = False
         for found in self._ids(_REDELIVER_IDS_TAG, self._start):
@@ -155,12 +155,14 @@ class ManyIds:
             if tag == ids_tag:
                 size, pos = decode(self._data, pos, self._end)
                 if pos + size > self._end:
-                    raise ProtocolViolation("a message id extends beyond the end of its command")
+                    raise ProtocolViolation(
+                        f"the client sent a damaged {self.command} command, which ends within a message id"
+                    )
                 found = PartialAck(-1, -1, [], 0)
                 for _ in self._read_id(found, pos, pos + size):
                     yield None
                 if found.ledger_id < 0 or found.entry_id < 0:
-                    raise ProtocolViolation("a message id has no ledger id or no entry id")
+                    raise ProtocolViolation("the client sent a message id without ledger id or entry id")
                 pos += size
                 yield found
             else:
@@ -184,7 +186,7 @@ class ManyIds:
                 size, pos = decode(data, pos, end)
                 words_end = pos + size
                 if words_end > end:
-                    raise ProtocolViolation("the ack set of a message id is longer than the encoded message id")
+                    raise ProtocolViolation("the client sent a message id that ends within its ack set")
                 while pos < words_end and len(words) < self._max_words:
                     word, pos = decode(data, pos, words_end)
                     words.append(word)

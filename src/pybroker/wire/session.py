@@ -109,7 +109,9 @@ class Session:
     def require_legal(self, command_type: pb.BaseCommand.Type) -> None:
         if command_type not in LEGAL_COMMANDS[self.state]:
             name = pb.BaseCommand.Type.Name(command_type)
-            raise ProtocolViolation(f"{name} is not legal in the session state {self.state.value}")
+            raise ProtocolViolation(
+                f"the client sent {name} in the session state {self.state.value}, which does not permit it"
+            )
 
     @property
     def knows_active_consumer(self) -> bool:

@@ -57,7 +57,9 @@ def decode(data: bytes, pos: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise ProtocolViolation("a number (varint) in the message is malformed or incomplete")
+    raise ProtocolViolation(
+        "the protobuf message is damaged: it ends within a number (varint), or a number has more than ten bytes"
+    )
 
 
 def skip_field(data: bytes, tag: int, pos: int, end: int) -> int:
@@ -72,7 +74,7 @@ def skip_field(data: bytes, tag: int, pos: int, end: int) -> int:
     elif wire_type == 5:
         pos += 4
     else:
-        raise ProtocolViolation(f"a field of the message has the unsupported wire type {wire_type}")
+        raise ProtocolViolation(f"the protobuf message is damaged: a field has the unknown wire type {wire_type}")
     if pos > end:
-        raise ProtocolViolation("a field extends beyond the end of its message")
+        raise ProtocolViolation("the protobuf message is damaged: it ends within a field")
     return pos

@@ -54,22 +54,26 @@ class DigestLogin:
             return self._response(token)
         proof = _single(_directives(token), "rspauth")
         if proof is None or not hmac.compare_digest(proof.encode(), self._expected_proof.encode()):
-            raise AuthFailed("the server did not prove that it knows the password")
+            raise AuthFailed(
+                "the ZooKeeper server did not prove that it knows the password: check user and password in the JAAS files of "
+                "broker and server"
+            )
         return None
 
     def _response(self, challenge: bytes) -> bytes:
         if not challenge:
-            raise AuthFailed("the server offers no SASL login: it has no JAAS file with a section `Server`")
+            raise AuthFailed("the ZooKeeper server offers no SASL login: it has no JAAS file with a section `Server`")
         found = _directives(challenge)
         nonce = _single(found, "nonce")
         if not nonce:
-            raise AuthFailed("the SASL challenge of the server has no nonce: the server does not support DIGEST-MD5")
+            raise AuthFailed("the SASL challenge of ZooKeeper has no nonce: the server does not support DIGEST-MD5")
         if _single(found, "algorithm") != "md5-sess":
-            raise AuthFailed("the SASL challenge of the server requires another algorithm than md5-sess")
+            raise AuthFailed("the SASL challenge of ZooKeeper requires another algorithm than md5-sess")
         qop = _single(found, "qop")
         if qop is not None and "auth" not in [each.strip() for each in qop.split(",")]:
             raise AuthFailed(
-                "the SASL challenge of the server requires protected messages, which ZooKeeper does not support"
+                "the SASL challenge of the server requires protected messages (auth-int or auth-conf), which ZooKeeper "
+                "does not support: is this a ZooKeeper server?"
             )
         is_utf8 = _single(found, "charset") == "utf-8"
         realm = found.get("realm", [""])[0]

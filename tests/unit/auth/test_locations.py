@@ -61,7 +61,7 @@ MISSING_FILES = [
 def test_a_file_that_is_not_there_is_named_and_never_the_secret_itself(location: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_location("tokenSecretKey", location)
-    assert f"tokenSecretKey: file {location} does not exist." in str(caught.value)
+    assert f"tokenSecretKey cannot be read: the file {location} does not exist." in str(caught.value)
 
 
 def test_a_name_in_a_directory_that_exists_is_a_path_however_it_looks(

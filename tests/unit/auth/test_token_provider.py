@@ -164,7 +164,10 @@ def test_the_audience_must_match_when_one_is_configured() -> None:
         ({"secret_key": credentials.data_url(b"short")}, "tokenSecretKey has 5 bytes"),
         ({"secret_key": credentials.data_url(credentials.public_pem(credentials.rsa_key()))}, "tokenSecretKey"),
         ({"public_key": credentials.data_url(b"\x00no key")}, "tokenPublicKey contains no public key"),
-        ({"public_key": "/nowhere/public.key"}, "tokenPublicKey: file /nowhere/public.key does not exist"),
+        (
+            {"public_key": "/nowhere/public.key"},
+            "tokenPublicKey cannot be read: the file /nowhere/public.key does not exist",
+        ),
         ({"audience_claim": "aud"}, "tokenAudience must be set"),
     ],
 )

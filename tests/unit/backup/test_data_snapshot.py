@@ -161,7 +161,7 @@ async def test_store_without_checkpoints_takes_no_snapshot(tmp_path: Path, monke
             return False
 
         monkeypatch.setattr(stores.store, "checkpoint", no_checkpoint)
-        with pytest.raises(StoreError, match="cannot make a checkpoint"):
+        with pytest.raises(StoreError, match="has failed to write to its disk"):
             await stores.snapshots.create()
 
 

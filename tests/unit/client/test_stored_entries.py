@@ -37,7 +37,9 @@ def test_client_unpacks_the_messages_of_an_entry(vector: StoredEntryVector) -> N
     elif vector.error == "bad_message_count" and vector.fields["message_count"] == 0:
         assert not unpack(received, "t", -1, ChunkedMessages()).messages
     elif vector.error is not None:
-        with pytest.raises(DamagedPayload, match=r"^an entry of t |^a batch of t |payload|cannot hold"):
+        with pytest.raises(
+            DamagedPayload, match=r"^entry 3:5 of t |^the batch 3:5 of t |payload|after decompression|cannot hold"
+        ):
             unpack(received, "t", -1, ChunkedMessages())
     elif not vector.fields["is_marker"]:  # brokers do not send markers
         messages = unpack(received, "t", -1, ChunkedMessages()).messages

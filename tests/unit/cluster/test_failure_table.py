@@ -23,8 +23,14 @@ FAULTS: dict[str, tuple[tuple[Code, ...], str]] = {
         (Code.BUNDLE_OWNER_CONFLICT,),
         "test_explain_names_conflict_between_owner_and_document",
     ),
-    "A broker is frozen for longer": ((Code.OWNER_NOT_ANSWERING,), "test_explain_names_frozen_owner_and_frozen_leader"),
-    "The leader is frozen": ((Code.BUNDLE_WITHOUT_OWNER,), "test_explain_names_frozen_owner_and_frozen_leader"),
+    "The process of a broker hangs for longer": (
+        (Code.OWNER_NOT_ANSWERING,),
+        "test_explain_names_frozen_owner_and_frozen_leader",
+    ),
+    "The process of the leader hangs": (
+        (Code.BUNDLE_WITHOUT_OWNER,),
+        "test_explain_names_frozen_owner_and_frozen_leader",
+    ),
     "ZooKeeper is restarted": (
         (Code.METADATA_UNREACHABLE,),
         "test_loaded_topic_continues_without_metadata_and_explain_reports_it",

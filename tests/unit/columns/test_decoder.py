@@ -290,7 +290,7 @@ class TestEntriesThatCannotBeRead:
     def test_a_batch_that_compressed_claims_too_much_costs_nothing(self, scanner: Scanner) -> None:
         bomb = entry_of(metadata(compression=pb.ZSTD, uncompressed_size=16), b"")
         limits = DecoderLimits(max_uncompressed_bytes=15)
-        with pytest.raises(BadEntry, match="over the limit of 15"):
+        with pytest.raises(BadEntry, match="maxUncompressedBytes is 15: increase"):
             decode(scanner, [bomb], limits=limits)
 
 

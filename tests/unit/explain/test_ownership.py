@@ -11,7 +11,7 @@ FINDINGS = [
     (BUNDLE.not_served("the session is lost."), Code.BUNDLE_NOT_SERVED, "not serve now: the session is lost.", True),
     (BUNDLE.unloading(), Code.BUNDLE_UNLOADING, "being unloaded", True),
     (BUNDLE.without_owner("policies exclude h:1"), Code.BUNDLE_WITHOUT_OWNER, "no owner: policies exclude h:1.", True),
-    (BUNDLE.owner_not_answering("h:2", is_registered=True), Code.OWNER_NOT_ANSWERING, "h:2, does not answer.", True),
+    (BUNDLE.owner_not_answering("h:2", is_registered=True), Code.OWNER_NOT_ANSWERING, "h:2, does not respond.", True),
     (BUNDLE.owner_not_answering("h:2", is_registered=False), Code.OWNER_NOT_ANSWERING, "is not registered", True),
     (BUNDLE.owner_without_explain("h:2", "4.2.4"), Code.OWNER_WITHOUT_EXPLAIN, "Java broker h:2", False),
     (BUNDLE.owner_conflict("pulsar://h:2"), Code.BUNDLE_OWNER_CONFLICT, "names pulsar://h:2.", False),

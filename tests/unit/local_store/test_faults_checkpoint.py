@@ -265,6 +265,6 @@ async def test_damaged_table_is_detected_when_cursor_is_loaded() -> None:
     await filled(it)
     assert await it.store._checkpointer.run()
     it.store._table._connection.execute("UPDATE deltas SET data = x'32'")
-    with pytest.raises(StoreError, match=r"checkpoint\.db is damaged: wrong checksum of cursor c"):
+    with pytest.raises(StoreError, match=r"checkpoint\.db is damaged: the state of cursor c has a wrong checksum"):
         await it.store.load("c")
     await it.store.close()

@@ -139,7 +139,7 @@ def test_an_unknown_record_type_is_refused() -> None:
 
 
 def test_a_cursor_id_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(LayoutError, match="too long"):
+    with pytest.raises(LayoutError, match="the journal stores at most"):
         encode_cursor_record(CursorRecord(RecordType.CURSOR_DELTA, "x" * 65536, 1, b""))
 
 

@@ -104,7 +104,7 @@ async def test_file_of_unknown_ledger_shows_that_table_is_older() -> None:
 async def test_impossible_ledger_file_name_is_refused() -> None:
     disk, _ = await stopped()
     disk.open_for_write(LEDGERS / f"{'9' * 20}.ledger")
-    with pytest.raises(StoreError, match=r"99999\.ledger has an invalid ledger name"):
+    with pytest.raises(StoreError, match=r"99999\.ledger contains a ledger id above"):
         await FaultyStore(disk).open()
 
 

@@ -93,6 +93,6 @@ def test_sealed_ledger_with_fewer_entries_than_visible_is_an_error() -> None:
     ledgers = LedgerList()
     ledgers.add_ledger(3)
     ledgers.added(3, 2, 2, 20)
-    with pytest.raises(Exception, match="ledger 3 has 1 entries, but 2 were confirmed: the store has lost entries"):
+    with pytest.raises(Exception, match="ledger 3 has lost entries: it has 1 entries, but 2 entries were confirmed"):
         ledgers.close_ledger(LedgerSummary(3, 1, 1, 10), 0)
     assert ledgers.last_position == Position(3, 1)

@@ -218,7 +218,7 @@ async def test_any_damage_of_the_file_is_refused_before_anything_is_written(expo
         (Header(CLUSTER, 99), "documents of version 99"),
         (Header(CLUSTER, 1, version=2), "format version 2"),
         (Header(CLUSTER, 1, next_start=10**9), "starts of brokers"),
-        (Header(CLUSTER, 1, format="other"), "not a file of"),
+        (Header(CLUSTER, 1, format="other"), "not a file that"),
     ],
 )
 async def test_file_that_does_not_fit_is_refused_with_the_reason(tmp_path: Path, header: Header, text: str) -> None:

@@ -85,7 +85,7 @@ def test_the_bytes_that_are_there_already_are_accepted_even_when_nothing_new_is(
 def test_an_existing_schema_that_does_not_parse_is_said_to_be_the_reason() -> None:
     broken = SchemaData(SchemaType.AVRO, b"{")
     assert refusal(BACKWARD, [broken], avro("int")).startswith(
-        "the existing schema cannot be read: the definition is not JSON"
+        "the existing schema cannot be read: the definition of the schema is not JSON"
     )
     with pytest.raises(InvalidSchema):
         check(BACKWARD, [avro("int")], broken)

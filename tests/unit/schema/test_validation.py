@@ -136,7 +136,7 @@ class TestKeyValue:
         [
             ({"key.schema.type": "FOO"}, "unknown schema type"),
             ({"key.schema.type": "AUTO_CONSUME"}, "cannot be stored by a broker"),
-            ({"key.schema.type": "AVRO"}, "KEY_VALUE: AVRO: the definition is not JSON"),
+            ({"key.schema.type": "AVRO"}, "KEY_VALUE: AVRO: the definition of the schema is not JSON"),
             ({"value.schema.type": "STRING"}, "KEY_VALUE: STRING: schemas of this type have no definition"),
             ({"key.schema.properties": "x"}, "not JSON"),
             ({"key.schema.properties": "[]"}, "not a JSON object"),

@@ -363,7 +363,7 @@ def test_progress_of_another_target_is_refused(tmp_path: Path) -> None:
     file.save()
     assert incomplete_copies(tmp_path, "bookkeeper") == []
     path.write_bytes(b"{")
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="is damaged"):
         ProgressFile(path, "zk-1")
 
 

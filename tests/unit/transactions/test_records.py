@@ -62,5 +62,5 @@ def test_a_later_version_is_named_whatever_else_the_record_says(kind: str) -> No
 
 @pytest.mark.parametrize("record", [b"", b"{", b"[]", b'{"v":1}', b'{"v":1,"kind":"no such","least":1,"last":1}'])
 def test_a_damaged_record_says_so(record: bytes) -> None:
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="a record in the log of the transaction coordinator is damaged"):
         decode(record)

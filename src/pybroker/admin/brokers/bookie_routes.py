@@ -89,4 +89,6 @@ async def _racks(call: Call) -> dict[str, Any]:
     try:
         return msgspec.json.decode(found.value, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise StoreError(f"the racks of bookies at {RACKS_PATH} cannot be read: {error}") from error
+        raise StoreError(
+            f"the racks of the bookies are unknown: the document {RACKS_PATH} in the metadata store is damaged ({error})"
+        ) from error

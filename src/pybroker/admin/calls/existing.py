@@ -163,7 +163,8 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> list[Any]:
     """Run `action` on the subscription in the path, under its lock, on the persistent topic or each of its partitions.
-    Return the responses of other brokers. Checks that the role may consume.
+    Partitions of other brokers: the same request is sent to their owners, and its responses are returned. Checks that
+    the role may consume.
     """
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
@@ -184,7 +185,8 @@ async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
 ) -> list[Any]:
     """Run `action` on the subscription in the path, under its lock, on the topic (persistent or not) or each of its
-    partitions. Return the responses of other brokers. Checks that the role may consume.
+    partitions. Partitions of other brokers: the same request is sent to their owners, and its responses are returned.
+    Checks that the role may consume.
     """
     name = call.name("subscription")
     call.require_consume(call.topic_name(), name)

@@ -77,7 +77,9 @@ def _metadata(entry: bytes) -> MessageMetadata:
             )
         return parsed_metadata(entry, start, end)
     except ProtocolViolation as error:
-        raise AdminError(422, f"The message cannot be decoded: {error}") from error
+        raise AdminError(
+            422, f"The message cannot be shown, because its stored metadata is damaged: {error}"
+        ) from error
 
 
 def _body(metadata: MessageMetadata, payload: bytes, max_body_bytes: int) -> bytes:
@@ -94,7 +96,9 @@ def _body(metadata: MessageMetadata, payload: bytes, max_body_bytes: int) -> byt
     try:
         return decompress(metadata.compression, payload, size_bytes)
     except DamagedPayload as error:
-        raise AdminError(422, f"The message cannot be decoded: {error}") from error
+        raise AdminError(
+            422, f"The message cannot be shown, because its payload cannot be decompressed: {error}"
+        ) from error
 
 
 def _headers(

@@ -192,7 +192,8 @@ async def _published_elsewhere(call: Call, owner: Owner, name: TopicName, reques
         if len(results.messagePublishResults) != len(request.messages):
             raise ServiceNotReady(
                 f"the broker that owns {name} returned {len(results.messagePublishResults)} results for "
-                f"{len(request.messages)} messages, so it is unknown which messages are stored"
+                f"{len(request.messages)} messages, so it is unknown which messages are stored: read the end of the topic "
+                "before you send the messages again"
             )
         return results
     except (AdminError, ServiceNotReady, msgspec.ValidationError) as error:

@@ -119,7 +119,7 @@ def require_name(what: str, name: str) -> None:
 
 def _require_batch(batch: int) -> None:
     if not 0 <= batch <= MAX_BATCH:
-        raise AdminError(412, f"The query parameter batch is {batch}; it must be from 0 to {MAX_BATCH}")
+        raise AdminError(412, f"The field batch of the request body is {batch}; it must be from 0 to {MAX_BATCH}")
 
 
 def _asking(call: Call) -> Asking:
@@ -257,7 +257,9 @@ async def commit(call: Call) -> Response:
     for most, least in body.transactions:
         if most != coordinator.id:
             raise AdminError(
-                404, f"Nothing was committed: transaction ({most},{least}) was not opened for the sink {sink}"
+                404,
+                f"Nothing was committed: transaction ({most},{least}) was not opened for the sink {sink}. Write the batch again "
+                "in transactions that are opened for this sink",
             )
     leasts = [least for _, least in body.transactions]
     is_new = await coordinator.commit_together(label, leasts, _asking(call), takes_over=body.takeOver)

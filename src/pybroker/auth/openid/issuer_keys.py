@@ -134,7 +134,8 @@ class IssuerKeys:
         document = await self._download(discovery_url)
         if document.get("issuer") != self.issuer:
             raise DownloadFailed(
-                f"{discovery_url}: the document is of another issuer: its member 'issuer' must be equal"
+                f"{discovery_url}: the member 'issuer' of this document is {str(document.get('issuer'))[:200]!r}, but must be "
+                f"{self.issuer!r}, the value in openIDAllowedTokenIssuers"
             )
         keys_url = document.get("jwks_uri")
         problem = self._url_problem(keys_url) if isinstance(keys_url, str) else "is missing"

@@ -46,9 +46,9 @@ def read_key_set(document: Mapping[str, object]) -> dict[str, IssuerKey]:
     """
     listed = document.get("keys")
     if not isinstance(listed, list):
-        raise UnusableKeySet("the document is not a key set: it has no list 'keys'")
+        raise UnusableKeySet("the document at the jwks_uri of the identity provider has no list 'keys'")
     if len(listed) > MAX_KEYS:
-        raise UnusableKeySet(f"the key set contains more than {MAX_KEYS} keys")
+        raise UnusableKeySet(f"the key set of the identity provider contains more than {MAX_KEYS} keys")
     found: dict[str, IssuerKey] = {}
     for each in listed:
         key_id = each.get("kid") if isinstance(each, dict) else None
@@ -58,7 +58,7 @@ def read_key_set(document: Mapping[str, object]) -> dict[str, IssuerKey]:
         if key is not None:
             found[key_id] = key
     if not found:
-        raise UnusableKeySet("the key set contains no usable key with a key id (kid)")
+        raise UnusableKeySet("the key set of the identity provider contains no usable key with a key id (kid)")
     return found
 
 

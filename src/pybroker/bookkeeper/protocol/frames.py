@@ -82,11 +82,13 @@ def batch_entries(body: bytes) -> list[bytes]:
     start, end = 0, len(body)
     while start < end:
         if end - start < 4:
-            raise InvalidAnswer("A response of a bookie is damaged: a batch of entries ends within a size field.")
+            raise InvalidAnswer(
+                "The response of a bookie to a batch read is damaged: it ends within the size field of an entry."
+            )
         (size,) = _SIZE.unpack_from(body, start)
         if size > end - start - 4:
             raise InvalidAnswer(
-                f"A response of a bookie is damaged: an entry of a batch has {size} bytes, but only "
+                f"The response of a bookie to a batch read is damaged: an entry claims {size} bytes, but only "
                 f"{end - start - 4} bytes follow."
             )
         entries.append(body[start + 4 : start + 4 + size])
@@ -142,7 +144,8 @@ class AnswerReader:
     def _check_size(self, size: int) -> None:
         if not ANSWER_SIZE <= size <= self._max_frame_bytes:
             raise InvalidAnswer(
-                f"A response of a bookie has a frame of {size} bytes; the maximum is {self._max_frame_bytes}."
+                f"A frame of {size} bytes arrived from a bookie; the maximum is {self._max_frame_bytes} bytes. Is the address "
+                "that of a bookie?"
             )
 
     def _keep(self, data: bytes, at: int) -> None:

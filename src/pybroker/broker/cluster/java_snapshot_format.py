@@ -35,7 +35,8 @@ def start_behind(snapshot: bytes) -> Position:
         return EARLIEST
     else:
         raise InvalidSnapshot(
-            f"a transaction snapshot begins with the byte {snapshot[:1]!r}, which is not the start of an Avro list"
+            f"the transaction snapshot that a Java broker stored is damaged: it begins with the byte {snapshot[:1]!r}, which "
+            "is not the start of an Avro list"
         )
     entry_id, at = _read_long(snapshot, at)
     ledger_id, at = _read_long(snapshot, at)
@@ -52,7 +53,9 @@ def _read_long(value: bytes, at: int) -> tuple[int, int]:
         at += 1
         if value[at - 1] < 0x80:
             return number >> 1 ^ -(number & 1), at
-    raise InvalidSnapshot(f"an Avro number in the transaction snapshot {value!r} is truncated")
+    raise InvalidSnapshot(
+        f"the transaction snapshot that a Java broker stored is damaged: it ends within an Avro number ({value!r})"
+    )
 
 
 def _long(number: int) -> bytes:

@@ -166,7 +166,9 @@ class _ReadSnapshots:
                 except RequestTimedOut:
                     return  # compaction has removed the last messages, which were deletions
                 except DamagedPayload as damage:
-                    raise StoreError(f"a snapshot in {self._name} is damaged: {damage}") from damage
+                    raise StoreError(
+                        f"a transaction snapshot of a Java broker in the topic {self._name} is damaged: {damage}"
+                    ) from damage
                 self._take(message.key or "", message.value)
                 self._last = message.id
 

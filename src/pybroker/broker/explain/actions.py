@@ -150,7 +150,7 @@ def _has_takers(consumer: Consumer) -> bool:
 def disconnect_producer(topic: TopicName, name: str) -> Action:
     return Action(
         DISRUPTIVE,
-        f"Disconnect producer {name}: its client connects again, behind the producers that wait",
+        f"Disconnect producer {name}: its client connects again, after the producers that wait",
         "POST",
         f"{topic_path(topic)}/producer/{quote(name, safe='')}/disconnect",
         _command("disconnect", str(topic), _option("--producer", name)),

@@ -462,7 +462,7 @@ def behind_transaction(asked: MessageQuestion) -> Reasons | None:
             return _kept_by(asked, txn, each, Code.MESSAGE_UNCOMMITTED, why, {})
     txn, oldest = next(iter(buffer.open.items()))
     why = (
-        f"is behind {oldest.first}, the first message of {_named(asked, txn, oldest)}: messages from there on are delivered only "
+        f"is after {oldest.first}, the first message of {_named(asked, txn, oldest)}: messages from there on are delivered only "
         "after the transaction has ended"
     )
     return _kept_by(asked, txn, oldest, Code.BEHIND_TRANSACTION, why, {"openTransactions": len(buffer.open)})
@@ -740,7 +740,7 @@ def _parked_for_key(asked: MessageQuestion, key_order: KeyOrderView) -> Reasons 
         return None
     finding = Finding(
         Code.SET_ASIDE,
-        f"Message {asked.message_id} waits behind earlier messages of its key's hash {sticky_hash}. The look-ahead buffer has no "
+        f"Message {asked.message_id} waits for earlier messages of its key's hash {sticky_hash}. The look-ahead buffer has no "
         f"space for messages of this hash from {parked.from_position(sticky_hash)} on; the broker reads them again when the "
         "earlier ones are delivered.",
         evidence={"hash": sticky_hash, "setAsideFrom": str(parked.from_position(sticky_hash))},

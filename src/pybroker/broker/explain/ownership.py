@@ -31,7 +31,7 @@ class TopicBundle(NamedTuple):
     def owner_not_answering(self, owner: str, *, is_registered: bool) -> Finding:
         """Return the finding that the owner does not respond. `owner`: its id, or its address if it is not registered."""
         registered = "" if is_registered else " and is not registered in the cluster"
-        text = f"and its owner, broker {owner}, does not answer{registered}"
+        text = f"and its owner, broker {owner}, does not respond{registered}"
         return self._finding(Code.OWNER_NOT_ANSWERING, text, owner=owner, isRegistered=is_registered)
 
     def owner_without_explain(self, owner: str, version: str) -> Finding:

@@ -246,8 +246,8 @@ def _unacked_limit_of_broker(subscription: Subscription, waiting: Waiting, since
     return Finding(
         Code.UNACKED_LIMIT_BROKER,
         f"Delivery has stopped: the broker has {limit.total:,} unacknowledged messages in all subscriptions, with a limit of"
-        f" {limit.max_messages:,} (maxUnackedMessagesPerBroker), and this subscription has {own:,}, with a share of"
-        f" {limit.max_share:,}. {_entries(waiting)}.",
+        f" {limit.max_messages:,} (maxUnackedMessagesPerBroker). Subscriptions with more than {limit.max_share:,} of them are"
+        f" blocked, and this subscription has {own:,}. {_entries(waiting)}.",
         since_ms=since_ms,
         evidence={
             "limit": limit.max_messages,
@@ -271,7 +271,7 @@ def _state_too_large(subscription: Subscription, excess: StateExcess, waiting: W
     stored = "are not stored" if not cursor.size_limit.is_stored else "are stored again, but are still almost too large"
     return Finding(
         Code.CURSOR_STATE_TOO_LARGE,
-        f"Delivery of messages behind {excess.end} is paused{for_long(since_ms, subscription.runtime.clock)}: the"
+        f"Delivery of messages after {excess.end} is paused{for_long(since_ms, subscription.runtime.clock)}: the"
         f" acknowledgements of the subscription take {excess.size_bytes:,} bytes in"
         f" {counted(excess.range_count, 'range')}, and an entry of a bookie has at most {excess.limit_bytes:,}; they {stored}."
         f" Acknowledge the oldest messages, the first is {first}. {_entries(waiting)}.",
@@ -491,9 +491,9 @@ def transaction_open(topic: Topic) -> list[Finding]:
     txn, transaction = next(iter(buffer.open.items()))
     clock = topic.runtime.clock
     held = (
-        f"{counted(behind.of_others, 'entry of other producers waits', 'entries of other producers wait')} behind it"
+        f"{counted(behind.of_others, 'entry of other producers waits', 'entries of other producers wait')} after it"
         if behind.of_others
-        else "no other messages wait behind it"
+        else "no other messages wait after it"
     )
     more = "" if len(buffer.open) == 1 else f", the oldest of {len(buffer.open):,},"
     evidence = {

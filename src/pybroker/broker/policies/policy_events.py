@@ -89,7 +89,7 @@ def decode_event(namespace: NamespaceName, key: str, value: bytes | None) -> Pol
     try:
         event = schemaless_reader(data, _schema(), None)
         if not isinstance(event, dict) or event["eventType"] != "TOPIC_POLICY" or data.read(1):
-            raise InvalidEvent("the message does not contain a change of topic policies")
+            raise InvalidEvent("the record in this message is of another kind than a change of topic policies")
         about = event["topicPoliciesEvent"]
         name = f"{about['domain']}://{about['tenant']}/{about['namespace']}/{about['topic']}"
         document = about["policies"] or {}
@@ -97,7 +97,7 @@ def decode_event(namespace: NamespaceName, key: str, value: bytes | None) -> Pol
     except InvalidEvent:
         raise
     except (EOFError, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        raise InvalidEvent(f"the message is not an Avro record of topic policies: {error}") from error
+        raise InvalidEvent(f"this message is not an Avro record with a change of topic policies: {error}") from error
     topic = _topic(namespace, name)
     is_global = bool(document.get("isGlobal"))
     if event["actionType"] == "DELETE":
@@ -109,9 +109,11 @@ def _topic(namespace: NamespaceName, name: str) -> TopicName:
     try:
         topic = TopicName.parse(name)
     except InvalidTopicName as error:
-        raise InvalidEvent(f"the message is for {name[:200]!r}, which is not the name of a topic") from error
+        raise InvalidEvent(
+            f"this message changes the policies of {name[:200]!r}, which is not the name of a topic"
+        ) from error
     if topic.namespace != namespace or topic.domain not in DOMAINS:
-        raise InvalidEvent(f"the message is for {name[:200]!r}, which is not a topic of {namespace}")
+        raise InvalidEvent(f"this message changes the policies of {name[:200]!r}, which is not a topic of {namespace}")
     return topic
 
 

@@ -290,7 +290,7 @@ class TransactionBuffer:
             version = _VERSIONS.decode(record).version
             if version > FORMAT_VERSION:
                 raise StoreError(
-                    f"the stored transaction snapshot has format version {version}, but this broker reads only "
+                    f"the stored transaction snapshot of the topic has format version {version}, but this broker reads only "
                     f"versions up to {FORMAT_VERSION}: start the newer version that wrote it"
                 )
             found = _SNAPSHOTS.decode(record)
@@ -306,7 +306,10 @@ class TransactionBuffer:
                 transaction.entry_count = sum(map(len, transaction.entries.values()))
                 buffer.open[TxnId(each.most, each.least)] = transaction
         except (msgspec.MsgspecError, ValueError, TypeError, IndexError) as error:
-            raise StoreError(f"the stored transaction snapshot of {len(record)} bytes is damaged: {error}") from error
+            raise StoreError(
+                f"the stored transaction snapshot of the topic ({len(record)} bytes) is damaged: {error}. Run `pybroker ledger "
+                "verify`"
+            ) from error
         return buffer
 
     def check_invariants(self) -> None:

@@ -59,7 +59,10 @@ class ChunkedMessages:
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
-            raise DamagedPayload(f"the chunked message has {total_bytes} bytes, but the limit is {MAX_MESSAGE_BYTES}")
+            raise DamagedPayload(
+                f"the chunked message whose chunk is entry {at[0]}:{at[1]} has {total_bytes} bytes; this client accepts at most "
+                f"{MAX_MESSAGE_BYTES} bytes"
+            )
         if metadata.chunk_id == 0:
             self._parts[uuid] = _Parts(at, bytearray())
             while len(self._parts) > self._max_messages:
@@ -113,10 +116,15 @@ def unpack(
             return unpacked
         if takes_encrypted:
             return _unpack_encrypted(entry, metadata, payload, topic, partition)
-        at = (entry.ledger_id, entry.entry_id)
-        raise EncryptedMessage(f"the message {at} of {topic} is encrypted, and this client has no private key for it")
+        raise EncryptedMessage(
+            f"the message {entry.ledger_id}:{entry.entry_id} of {topic} is encrypted, and this client has no private key "
+            "for it"
+        )
     except (ProtocolViolation, DecodeError) as error:
-        raise DamagedPayload(f"an entry of {topic} does not contain a valid message: {error}") from error
+        raise DamagedPayload(
+            f"entry {entry.ledger_id}:{entry.entry_id} of {topic} contains no valid message: {error}. The entry stays "
+            "unacknowledged: `pybroker ack` acknowledges it, so that the broker does not deliver it again"
+        ) from error
 
 
 def _unpack_plain(
@@ -183,7 +191,8 @@ def _opened(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
     size_bytes = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
     if size_bytes > MAX_MESSAGE_BYTES:
         raise DamagedPayload(
-            f"the payload has {size_bytes} bytes after decompression; the limit is {MAX_MESSAGE_BYTES}"
+            f"the message of producer {metadata.producer_name!r} has {size_bytes} bytes after decompression; this client accepts "
+            f"at most {MAX_MESSAGE_BYTES} bytes"
         )
     return decompress(metadata.compression, payload, size_bytes)
 
@@ -237,7 +246,10 @@ def unpack_batch(
 ) -> Unpacked:
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
-        raise DamagedPayload(f"a batch of {topic} is damaged: it claims {count} messages in {len(payload)} bytes")
+        raise DamagedPayload(
+            f"the batch {entry.ledger_id}:{entry.entry_id} of {topic} is damaged: it claims {count} messages in "
+            f"{len(payload)} bytes"
+        )
     messages: list[Message] = []
     ledger_id, entry_id, redelivery_count, ack_set = (
         entry.ledger_id,
@@ -266,7 +278,9 @@ def unpack_batch(
                 )
             )
     except DamagedPayload as error:
-        raise DamagedPayload(f"a batch of {topic} is damaged: it ends within its last message") from error
+        raise DamagedPayload(
+            f"the batch {ledger_id}:{entry_id} of {topic} is damaged: it ends within its last message"
+        ) from error
     return Unpacked(messages, count)
 
 

@@ -66,7 +66,8 @@ class PendingSends:
             return None
         if sequence_id != entry.sequence_id:
             raise ValueError(
-                f"the broker sent a receipt for sequence id {sequence_id} while {entry.sequence_id} is the next"
+                f"the broker sent a receipt for the message with sequence id {sequence_id}, but none for the earlier message "
+                f"with sequence id {entry.sequence_id}"
             )
         self._entries.popleft()
         self.size_bytes -= len(entry.data)

@@ -229,7 +229,7 @@ def fixed_reader(width: int) -> Callable[[Lanes], pa.Array]:
 def _fixed_lengths(lanes: Lanes, width: int) -> Numbers:
     short = lanes.ends - lanes.places < width
     if short.any():
-        lanes.fail(short, "the payload ends within a value")
+        lanes.fail(short, "the payload ends within a value, so it is damaged or has another schema")
     return np.where(short, 0, width)
 
 

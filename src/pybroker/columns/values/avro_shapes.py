@@ -59,12 +59,12 @@ class FixedShape(Shape):
             return
         short = lanes.ends - lanes.places < self.width
         if short.any():
-            lanes.fail(short, "the payload ends within a value")
+            lanes.fail(short, "the payload ends within a value, so it is damaged or has another schema")
         lanes.places = lanes.places + np.where(short, 0, self.width)
 
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         if end - place < self.width:
-            raise BadBytes("the payload ends within a value")
+            raise BadBytes("the payload ends within a value, so it is damaged or has another schema")
         return place + self.width
 
 
@@ -92,7 +92,9 @@ class BytesShape(Shape):
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         length, place = read_one_long(data, place, end)
         if not 0 <= length <= end - place:
-            raise BadBytes("a string or bytes value claims more bytes than the payload has left")
+            raise BadBytes(
+                "a string or bytes value is longer than the rest of the payload, which is damaged or has another schema"
+            )
         return place + length
 
 
@@ -127,7 +129,10 @@ class UnionShape(Shape):
         branch = lanes.read_long()
         wrong = (branch < 0) | (branch >= len(self.branches))
         if wrong.any():
-            lanes.fail(wrong, "the branch index of a union value does not exist in the union")
+            lanes.fail(
+                wrong,
+                "a union value has an unknown branch number: the payload is damaged or has another schema",
+            )
             branch[wrong] = -1
         return branch
 
@@ -144,7 +149,7 @@ class UnionShape(Shape):
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
         branch, place = read_one_long(data, place, end)
         if not 0 <= branch < len(self.branches):
-            raise BadBytes("the branch index of a union value does not exist in the union")
+            raise BadBytes("a union value has an unknown branch number: the payload is damaged or has another schema")
         return self.branches[branch].skip_one(data, place, end)
 
 
@@ -194,7 +199,7 @@ class ListShape(Shape):
             # Fails a list that reaches the end of its payload without the final 0.
             unended = (counts > 0) & (part.places >= part.ends)
             if unended.any():
-                part.fail(unended, "the payload ends within a value")
+                part.fail(unended, "the payload ends within a value, so it is damaged or has another schema")
         return self._in_order(lanes, found)
 
     def _read_counts(self, lanes: Lanes, already: Numbers) -> Numbers:
@@ -209,11 +214,17 @@ class ListShape(Shape):
                 counts[sized] = -counts[sized]
             wrong = sized[(size < 0) | (counts[sized] < 0)]
             if len(wrong):
-                lanes.fail(wrong, "a list claims a negative size")
+                lanes.fail(
+                    wrong,
+                    "a list claims a negative size: the payload is damaged or has another schema",
+                )
                 counts[wrong] = 0
         wrong_claims = counts > self._most_items(lanes.ends - lanes.places, already)
         if wrong_claims.any():
-            lanes.fail(wrong_claims, "a list claims more items than the rest of the payload can contain")
+            lanes.fail(
+                wrong_claims,
+                "a list has more items than the rest of the payload can contain, which is damaged or has another schema",
+            )
             counts[wrong_claims] = 0
         return counts
 
@@ -281,9 +292,11 @@ class ListShape(Shape):
                 count = -count
                 size, place = read_one_long(data, place, end)
                 if size < 0:
-                    raise BadBytes("a list claims a negative size")
+                    raise BadBytes("a list claims a negative size: the payload is damaged or has another schema")
             if count > self._most_items(end - place, total):
-                raise BadBytes("a list claims more items than the rest of the payload can contain")
+                raise BadBytes(
+                    "a list has more items than the rest of the payload can contain, which is damaged or has another schema"
+                )
             total += count
             place = self._walk_items(data, place, end, count, bounds)
 
@@ -331,11 +344,11 @@ def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: ar
     region = np.frombuffer(data, dtype=np.uint8, count=min(end - place, 10 * count), offset=place)
     last = np.nonzero(region < 0x80)[0][:count]
     if len(last) < count:
-        raise BadBytes("the payload ends within a value")
+        raise BadBytes("the payload ends within a value, so it is damaged or has another schema")
     after = last + place + 1
     starts = np.concatenate(([place], after[:-1]))
     if int((after - starts).max()) > 10:
-        raise BadBytes("a number is longer than ten bytes")
+        raise BadBytes("a number has more than ten bytes: the payload is damaged or has another schema")
     if bounds is not None:
         bounds.frombytes(np.column_stack((starts, after)).astype(np.int64).tobytes())
     return int(after[-1])
@@ -344,7 +357,7 @@ def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: ar
 def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
     """Return the Avro `long` at offset `place` of `data`, and the offset after it. Raises BadBytes."""
     if place >= end:
-        raise BadBytes("the payload ends within a value")
+        raise BadBytes("the payload ends within a value, so it is damaged or has another schema")
     byte = data[place]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), place + 1
@@ -353,9 +366,9 @@ def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
     while byte >= 0x80:
         place += 1
         if place >= end:
-            raise BadBytes("the payload ends within a number")
+            raise BadBytes("the payload ends within a number, so it is damaged or has another schema")
         if shift > 63:
-            raise BadBytes("a number is longer than ten bytes")
+            raise BadBytes("a number has more than ten bytes: the payload is damaged or has another schema")
         byte = data[place]
         value |= (byte & 0x7F) << shift
         shift += 7

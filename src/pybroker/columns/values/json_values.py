@@ -83,7 +83,7 @@ def _shown(value: Any) -> str:
 
 def _null(value: Any) -> None:
     if value is not None:
-        raise Unfit(f"the value {_shown(value)} is not null")
+        raise Unfit(f"the JSON value {_shown(value)} is not null")
 
 
 def _boolean(value: Any) -> bool | None:
@@ -91,7 +91,7 @@ def _boolean(value: Any) -> bool | None:
         return value
     if value in {"true", "false"} if isinstance(value, str) else False:
         return bool(value == "true")
-    raise Unfit(f"the value {_shown(value)} is not a boolean")
+    raise Unfit(f"the JSON value {_shown(value)} is not a boolean")
 
 
 def _number(value: Any, expected: str) -> Any:
@@ -100,9 +100,9 @@ def _number(value: Any, expected: str) -> Any:
         try:
             return int(text) if text.lstrip("+-").isdecimal() else Decimal(text)
         except (ValueError, InvalidOperation):
-            raise Unfit(f"the value {_shown(value)} is not {expected}") from None
+            raise Unfit(f"the JSON value {_shown(value)} is not {expected}") from None
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise Unfit(f"the value {_shown(value)} is not {expected}")
+        raise Unfit(f"the JSON value {_shown(value)} is not {expected}")
     return value
 
 
@@ -117,10 +117,10 @@ def _whole(bits: int) -> Convert:
             value = _number(value, expected)
             if not isinstance(value, int):
                 if not math.isfinite(value) or abs(value) >= 1 << 64 or value != int(value):
-                    raise Unfit(f"the value {_shown(value)} is not {expected}")
+                    raise Unfit(f"the JSON value {_shown(value)} is not {expected}")
                 value = int(value)
         if not -largest <= value < largest:
-            raise Unfit(f"the value {_shown(value)} does not fit into {expected} ({bits} bits)")
+            raise Unfit(f"the JSON value {_shown(value)} does not fit into {expected} ({bits} bits)")
         return int(value)
 
     return convert
@@ -142,18 +142,18 @@ def _text(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, (int, float, Decimal)):
         return str(value)
-    raise Unfit(f"the value {_shown(value)} is not a text")
+    raise Unfit(f"the JSON value {_shown(value)} is not a text")
 
 
 def _base64(value: Any) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise Unfit(f"the value {_shown(value)} does not represent bytes")
+        raise Unfit(f"the JSON value {_shown(value)} does not represent bytes")
     try:
         return base64.b64decode(value, validate=True)
     except (ValueError, binascii.Error):
-        raise Unfit(f"the value {_shown(value)} is not base64, which is required for bytes") from None
+        raise Unfit(f"the JSON value {_shown(value)} is not base64, which is required for bytes") from None
 
 
 def _latin(value: Any) -> bytes | None:
@@ -162,7 +162,7 @@ def _latin(value: Any) -> bytes | None:
     try:
         return str(value).encode("latin-1")
     except UnicodeEncodeError:
-        raise Unfit(f"the value {_shown(value)} does not represent bytes") from None
+        raise Unfit(f"the JSON value {_shown(value)} does not represent bytes") from None
 
 
 def _decimal(logical: Logical) -> Convert:
@@ -175,12 +175,12 @@ def _decimal(logical: Logical) -> Convert:
         try:
             exact = Decimal(repr(number) if isinstance(number, float) else number)
         except InvalidOperation:
-            raise Unfit(f"the value {_shown(value)} is not {expected}") from None
+            raise Unfit(f"the JSON value {_shown(value)} is not {expected}") from None
         _, digits, exponent = exact.normalize().as_tuple() if exact.is_finite() else (0, (), "n")
         if not isinstance(exponent, int) or -exponent > logical.scale:
-            raise Unfit(f"the value {_shown(value)} is not {expected}")
+            raise Unfit(f"the JSON value {_shown(value)} is not {expected}")
         if any(digits) and len(digits) + exponent > logical.precision - logical.scale:
-            raise Unfit(f"the value {_shown(value)} is not {expected}")
+            raise Unfit(f"the JSON value {_shown(value)} is not {expected}")
         return exact
 
     return convert
@@ -204,7 +204,7 @@ def _date(value: Any) -> Any:
         try:
             return date.fromisoformat(value).toordinal() - _EPOCH.toordinal()
         except ValueError:
-            raise Unfit(f"the value {_shown(value)} is not a date") from None
+            raise Unfit(f"the JSON value {_shown(value)} is not a date") from None
     return _whole(32)(value)
 
 
@@ -219,7 +219,7 @@ def _timestamp(unit_us: int) -> Convert:
             try:
                 moment = datetime.fromisoformat(value)
             except ValueError:
-                raise Unfit(f"the value {_shown(value)} is not a timestamp") from None
+                raise Unfit(f"the JSON value {_shown(value)} is not a timestamp") from None
             since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
             return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
         number = whole(value)
@@ -238,7 +238,7 @@ def _array(item: Convert) -> Convert:
         if value is None:
             return None
         if not isinstance(value, list):
-            raise Unfit(f"the value {_shown(value)} is not an array")
+            raise Unfit(f"the JSON value {_shown(value)} is not an array")
         return [item(each) for each in value]
 
     return convert
@@ -249,7 +249,7 @@ def _map(item: Convert) -> Convert:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise Unfit(f"the value {_shown(value)} is not a map")
+            raise Unfit(f"the JSON value {_shown(value)} is not a map")
         return [(key, item(each)) for key, each in value.items()]
 
     return convert
@@ -265,7 +265,7 @@ def _record(avro_type: AvroType, columns: AvroColumns, is_default: bool) -> Conv
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise Unfit(f"the value {_shown(value)} is not a record")
+            raise Unfit(f"the JSON value {_shown(value)} is not a record")
         return {name: field_value(name, item, value) for name, item in fields}
 
     return convert
@@ -300,7 +300,7 @@ def _union(union: AvroType, columns: AvroColumns, is_default: bool) -> Convert:
                 return {f"member{index}": converters[index](value)}
             except Unfit as error:
                 reasons.append(str(error))
-        raise Unfit(f"the value {_shown(value)} fits no branch of the union ({reasons[0]})")
+        raise Unfit(f"the JSON value {_shown(value)} fits no branch of the union ({reasons[0]})")
 
     return convert
 

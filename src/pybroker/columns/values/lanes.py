@@ -91,7 +91,7 @@ class Lanes:
         short = places >= self.ends
         if short.any():
             first[short] = 0
-            self.fail(short, "the payload ends within a value")
+            self.fail(short, "the payload ends within a value, so it is damaged or has another schema")
             places = self.places
         value = (first & 0x7F).astype(np.uint64)
         self.places = places = places + ~short
@@ -102,7 +102,7 @@ class Lanes:
             spots = places[longer]
             over = spots >= self.ends[longer]
             if over.any():
-                self.fail(longer[over], "the payload ends within a number")
+                self.fail(longer[over], "the payload ends within a number, so it is damaged or has another schema")
                 value[longer[over]] = 0
                 longer = longer[~over]
                 spots = places[longer]
@@ -113,7 +113,10 @@ class Lanes:
             if not len(longer):
                 break
         if len(longer):
-            self.fail(longer, "a number is longer than ten bytes")
+            self.fail(
+                longer,
+                "a number has more than ten bytes: the payload is damaged or has another schema",
+            )
             value[longer] = 0
         return value
 
@@ -137,7 +140,7 @@ class Lanes:
         short = self.ends - self.places < width
         starts = self.places
         if short.any():
-            self.fail(short, "the payload ends within a value")
+            self.fail(short, "the payload ends within a value, so it is damaged or has another schema")
         taken = self.data.take(starts[:, None] + np.arange(width, dtype=np.int64), mode="clip")
         taken[short] = 0
         self.places = self.places + np.where(short, 0, width)
@@ -147,7 +150,10 @@ class Lanes:
         length = self.read_long()
         wrong = (length < 0) | (length > self.ends - self.places)
         if wrong.any():
-            self.fail(wrong, "a string or bytes value claims more bytes than the payload has left")
+            self.fail(
+                wrong,
+                "a string or bytes value is longer than the rest of the payload, which is damaged or has another schema",
+            )
             length[wrong] = 0
         return length
 

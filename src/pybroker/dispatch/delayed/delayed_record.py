@@ -64,7 +64,7 @@ def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
         for record in _valid(records):
             yield from _runs_in(record, {})
     except (struct.error, ValueError) as error:
-        raise StoreError(f"the stored delivery times are damaged: {error}") from error
+        raise StoreError(f"the stored delivery times of the subscription are damaged: {error}") from error
 
 
 def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
@@ -78,7 +78,7 @@ def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
                 for _ in _runs_in(record, changes):
                     pass
     except (struct.error, ValueError) as error:
-        raise StoreError(f"the stored delivery times are damaged: {error}") from error
+        raise StoreError(f"the stored delivery times of the subscription are damaged: {error}") from error
     return changes
 
 
@@ -87,8 +87,8 @@ def _valid(records: Sequence[bytes]) -> Sequence[bytes]:
     for record in records:
         if _HEADER.unpack_from(record)[0] > FORMAT_VERSION:
             raise StoreError(
-                f"the stored delivery times have format version {record[0]}, but this broker reads only "
-                f"versions up to {FORMAT_VERSION}: start the newer version that wrote it"
+                f"the stored delivery times of the subscription have format version {record[0]}, but this broker reads "
+                f"only versions up to {FORMAT_VERSION}: start the newer version that wrote it"
             )
     whole = [index for index, record in enumerate(records) if record[1] == _WHOLE]
     return records[whole[-1] if whole else 0 :]
@@ -103,7 +103,10 @@ def _runs_in(record: bytes, changes: dict[Position, int]) -> Iterator[DelayedRun
         packed = array("Q")
         end = offset + count * packed.itemsize
         if not count or end > len(record):
-            raise ValueError(f"a range of {count} entries does not fit into the record of {len(record)} bytes")
+            raise ValueError(
+                f"a range claims {count} entries, but only {len(record) - offset} of the {len(record)} bytes of the "
+                "stored record are left"
+            )
         packed.frombytes(record[offset:end])
         offset = end
         yield DelayedRun(ledger_id, first_entry_id, _little_endian(packed))
@@ -115,7 +118,7 @@ def _runs_in(record: bytes, changes: dict[Position, int]) -> Iterator[DelayedRun
             offset += _CHANGE.size
             changes[Position(ledger_id, entry_id)] = due_ms
     if offset != len(record):
-        raise ValueError(f"{len(record) - offset} unexpected bytes follow the last delivery time")
+        raise ValueError(f"the stored record has {len(record) - offset} bytes after its last delivery time")
 
 
 def _little_endian(numbers: array[int]) -> array[int]:

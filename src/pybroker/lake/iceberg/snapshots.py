@@ -155,7 +155,10 @@ class SnapshotWriter:
         self._removed_files: list[DataFile] = []
         if self._parent is None:
             if removed:
-                raise FilesGone("the files to replace are no longer in the table, because the table is empty")
+                raise FilesGone(
+                    f"small files of {'.'.join(self._table.name())} were not merged: another process has removed all files of "
+                    "the table"
+                )
             return []
         kept: list[ManifestFile] = []
         present = [
@@ -183,7 +186,10 @@ class SnapshotWriter:
                     writes.append(lambda writer, entry=entry: writer.existing(entry))  # type: ignore[misc]
             kept.append(self._manifest(manifest.partition_spec_id, writes))
         if len(self._removed_files) != len(removed):
-            raise FilesGone("some of the files to replace are no longer in the table")
+            raise FilesGone(
+                f"small files of {'.'.join(self._table.name())} were not merged: another process has removed some of them from "
+                "the table"
+            )
         return kept
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:

@@ -117,7 +117,9 @@ def schema_version(connection: sqlite3.Connection) -> int:
     if (version := _newer_version(connection)) is not None:
         raise NewerTable(version_text(version))
     wrong = sorted(name for name in found.keys() | SCHEMA.keys() if found.get(name) != SCHEMA.get(name))
-    raise DamagedTable(f"the database has other tables than those of version {TABLE_VERSION}: {', '.join(wrong)}")
+    raise DamagedTable(
+        f"these tables are missing, unknown or have other columns than those of version {TABLE_VERSION}: {', '.join(wrong)}"
+    )
 
 
 def version_text(version: int) -> str:
@@ -154,14 +156,11 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
         for *values, checksum in connection.execute(f"SELECT * FROM {table}"):
             if checksum != first_version_checksum(*values):
                 raise DamagedTable(
-                    f"wrong checksum of {table} row {values[0]!r}; the database is of version 1 and was not converted"
+                    f"row {values[0]!r} of table {table} has a wrong checksum, so the database was not converted from version 1"
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:
-                    raise DamagedTable(
-                        f"the database has version {values[1]}, but this version of pybroker supports only "
-                        f"versions up to {TABLE_VERSION}"
-                    )
+                    raise DamagedTable(f"the tables are those of version 1, but the stored version is {values[1]}")
                 values[1] = TABLE_VERSION
             rows[table].append((*values, row_checksum(*values)))
     for table in rows:

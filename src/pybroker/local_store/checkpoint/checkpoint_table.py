@@ -23,6 +23,7 @@ from pyroaring import BitMap64
 from pybroker.disk.database import SQLITE_FAILURES, empty_log, failure_text, lacks_space, page_damage, transaction
 from pybroker.disk.disk import Disk
 from pybroker.errors import StoreError
+from pybroker.ledgers.known_data import HOW_TO_REPAIR
 from pybroker.local_store.checkpoint.checkpoint_rows import (
     COLUMNS,
     DIGESTED_TABLES,
@@ -211,10 +212,14 @@ class CheckpointTable:
             is_stored = _hash_of(cursor_id) in self._stored_cursors
         if is_stored and not snapshots and not deltas:
             # Not treated as a new cursor, because that would undo every acknowledgement.
-            raise DamagedCursor(f"{self._path.name} is damaged: it has no record of cursor {cursor_id}, which exists")
+            raise DamagedCursor(
+                f"{self._path.name} is damaged: the state of cursor {cursor_id} is missing. {HOW_TO_REPAIR}"
+            )
         for number, data, checksum in (*snapshots, *deltas):
             if checksum != row_checksum(cursor_id, number, data):
-                raise DamagedCursor(f"{self._path.name} is damaged: wrong checksum of cursor {cursor_id}")
+                raise DamagedCursor(
+                    f"{self._path.name} is damaged: the state of cursor {cursor_id} has a wrong checksum. {HOW_TO_REPAIR}"
+                )
         snapshot = snapshots[0][:2] if snapshots else None
         return snapshot, [(number, data) for number, data, _ in deltas]
 

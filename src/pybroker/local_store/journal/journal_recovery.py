@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pybroker.errors import StoreError
-from pybroker.ledgers.known_data import HOW_TO_GO_ON
+from pybroker.ledgers.known_data import HOW_TO_GO_ON, HOW_TO_REPAIR
 from pybroker.storage_format.fields import LayoutError
 from pybroker.storage_format.journal_end_layout import JournalEnd
 from pybroker.storage_format.journal_layout import (
@@ -68,7 +68,10 @@ def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 
     """
     header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:
-        raise LayoutError(f"the header of journal file {generation} contains the number {header.generation}")
+        raise LayoutError(
+            f"the header belongs to journal file {header.generation}, not to {generation}: the file was renamed or replaced. "
+            "Restore the right file"
+        )
     view = memoryview(data)
     batches: list[BatchHeader] = []
     covered_damage: list[int] = []
@@ -175,7 +178,9 @@ class BatchOrder:
         """End the journal here. For a synced journal this is damage."""
         if self._is_synced:
             expected = f"batch {self.next_sequence} was expected"
-            raise DamagedJournal(f"{file_name} is damaged at offset {offset}: {reason}; {expected}")
+            raise DamagedJournal(
+                f"journal file {file_name} is damaged at offset {offset}: {reason}; {expected}. {HOW_TO_REPAIR}"
+            )
         self._is_cut = True
         self.cut_tails.append(CutTail(file_name, offset, size_bytes, self.next_sequence, reason))
 
@@ -226,7 +231,9 @@ class Replay:
                     self._replayed.cursor_records.append(record)
                     self.max_cursor_number = max(self.max_cursor_number, record.number)
         except LayoutError as error:
-            raise DamagedJournal(f"{file_name} is damaged in the batch at {batch.body_offset}: {error}") from error
+            raise DamagedJournal(
+                f"journal file {file_name} is damaged in the batch at offset {batch.body_offset}: {error}. {HOW_TO_REPAIR}"
+            ) from error
 
     def take(self) -> Replayed:
         taken, self._replayed = self._replayed, Replayed()
@@ -236,10 +243,14 @@ class Replay:
         ledger_id = record.ledger_id
         expected = self._next_entry_ids.get(ledger_id)
         if expected is None:
-            raise LayoutError(f"the batch contains entries of ledger {ledger_id}, which does not exist")
+            raise LayoutError(
+                f"the batch contains entries of ledger {ledger_id}, but neither checkpoint.db nor an earlier batch contains "
+                "the creation of this ledger"
+            )
         if record.first_entry_id != expected:
             raise LayoutError(
-                f"entry {ledger_id}:{record.first_entry_id} does not continue after entry {ledger_id}:{expected - 1}"
+                f"the batch contains entry {ledger_id}:{record.first_entry_id}, but the next entry of this ledger must be "
+                f"{ledger_id}:{expected}"
             )
         ledger = self._replayed.ledgers.get(ledger_id)
         if ledger is None:
@@ -256,7 +267,7 @@ class Replay:
         self.max_ledger_id = max(self.max_ledger_id, ledger_id)
         if record.type is RecordType.LEDGER_CREATED:
             if ledger_id in self._next_entry_ids:
-                raise LayoutError(f"the journal creates ledger {ledger_id} twice")
+                raise LayoutError(f"the batch contains the creation of ledger {ledger_id}, which already exists")
             self._next_entry_ids[ledger_id] = 0
             self._replayed.created_ledgers.append(ledger_id)
             return

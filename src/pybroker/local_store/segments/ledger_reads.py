@@ -120,7 +120,9 @@ class LedgerReads:
                 return buffered
         place = await self._place(ledger_id)
         if place.is_end_known and first_entry_id >= place.extent.entry_count:
-            raise StoreError(f"entry {ledger_id}:{first_entry_id} does not exist")
+            raise StoreError(
+                f"entry {ledger_id}:{first_entry_id} does not exist: the ledger has {place.extent.entry_count} entries"
+            )
         self._stats.segment_reads += 1
         try:
             return await self.in_thread(self._read_job, ledger_id, place, first_entry_id, max_entries, max_bytes)
@@ -217,9 +219,11 @@ class LedgerReads:
         try:
             return await self._loop.run_in_executor(pool, work)
         except FileNotFoundError as error:
-            raise NoSuchLedger(f"{Path(error.filename or 'the file').name} does not exist") from error
+            raise NoSuchLedger(
+                f"the ledger file {Path(error.filename or '').name} does not exist in the directory ledgers/"
+            ) from error
         except OSError as error:
-            raise StoreError(f"the segment file cannot be read: {error}") from error
+            raise StoreError(f"a file in the directory ledgers/ cannot be read: {error}. Check the disk") from error
 
     async def close(self) -> None:
         for pool in (self._bulk_pool, self._pool):

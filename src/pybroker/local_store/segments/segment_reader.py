@@ -122,8 +122,8 @@ class BlockWalk:
             block = found.block
             if (block.ledger_id, block.first_entry_id) != (self._ledger_id, self.entry_id):
                 raise LayoutError(
-                    f"the file contains the block of {block.ledger_id}:{block.first_entry_id} where another "
-                    "block is expected"
+                    f"the block that begins here has entry {block.ledger_id}:{block.first_entry_id} first, but the block of "
+                    f"entry {self._ledger_id}:{self.entry_id} is expected"
                 )
         except LayoutError as error:
             gap = self._gap(str(error))
@@ -226,7 +226,7 @@ class Window:
             found = decode_block(self._view, 0)
         if isinstance(found, Block):
             return found
-        raise LayoutError("the ledger file is truncated")
+        raise LayoutError("the ledger file is truncated within the head of this block of entries")
 
     def payloads(self, found: FoundBlock, skip: int, take: int) -> tuple[list[bytes], list[bool]]:
         """Return `take` payloads of a block after the first `skip` ones, and for each whether its checksum is right."""
@@ -376,7 +376,7 @@ def read_entries(
                     ledger_id,
                     first_entry_id,
                     last_id,
-                    "wrong checksum of the payload of the entry",
+                    "the payload of the entry has a wrong checksum",
                 )
             del taken[take:]
         payloads += taken
@@ -387,7 +387,7 @@ def read_entries(
     if not payloads:
         last_id = max(first_entry_id, place.extent.entry_count - 1)
         raise DamagedSegment(
-            path, walk.offset, ledger_id, first_entry_id, last_id, "the file contains no block with the entry"
+            path, walk.offset, ledger_id, first_entry_id, last_id, "no block of the file contains the entry"
         )
     return EntryRun(ledger_id, first_entry_id, payloads, message_counts)
 

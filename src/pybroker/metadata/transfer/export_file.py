@@ -121,13 +121,17 @@ def checked_header(path: Path) -> tuple[Header, int]:
             elif line.startswith(b'{"documents":'):
                 end = _decoded(path, line, _End)
                 if (end.documents, end.sha256) != (count, digest.hexdigest()):
-                    raise InvalidExport(f"{path} is damaged: its checksum does not match. Export again.")
+                    raise InvalidExport(
+                        f"The export file {path} is damaged: its checksum does not match. Export the metadata again."
+                    )
                 if file.read(1):
-                    raise InvalidExport(f"{path} has content after its end. Export again.")
+                    raise InvalidExport(
+                        f"The export file {path} is damaged: data follow its last record. Export the metadata again."
+                    )
                 return header, count
             digest.update(line)
             count += 1
-    raise InvalidExport(f"{path} is truncated: its last line is missing. Export again.")
+    raise InvalidExport(f"The export file {path} is truncated: its last line is missing. Export the metadata again.")
 
 
 def exported_documents(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -142,21 +146,27 @@ def exported_documents(path: Path) -> Iterator[tuple[str, bytes]]:
                 return
             line = _decoded(path, data, _Line)
             if not is_shared_path(line.path) or "//" in line.path or line.path.endswith("/"):
-                raise InvalidExport(f"{path} contains {line.path!r}, which is not the path of a shared document.")
+                raise InvalidExport(
+                    f"The export file {path} is damaged: it contains {line.path!r}, which is not the path of a metadata "
+                    "document. Export the metadata again."
+                )
             if line.value is not None:
                 yield line.path, line.value.encode()
                 continue
             try:
                 yield line.path, base64.b64decode(line.base64 or "", validate=True)
             except binascii.Error as error:
-                raise InvalidExport(f"{path}: the value of {line.path} is not base64.") from error
+                raise InvalidExport(
+                    f"The export file {path} is damaged: the value of {line.path} is not base64. Export the metadata again."
+                ) from error
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(MAX_LINE_BYTES):
         if not line.endswith(b"\n"):
             raise InvalidExport(
-                f"{path} is truncated, or a line has more than {MAX_LINE_BYTES >> 20} MiB. Export again."
+                f"The export file {path} is truncated, or a line has more than {MAX_LINE_BYTES >> 20} MiB. Export the "
+                "metadata again."
             )
         yield line
 
@@ -168,7 +178,7 @@ def _header(path: Path, line: bytes) -> Header:
     except (msgspec.DecodeError, KeyError):
         is_export = False
     if not is_export:
-        raise InvalidExport(f"{path} is not a file of `pybroker metadata export`.")
+        raise InvalidExport(f"{path} is not a file that `pybroker metadata export` has written.")
     version = _decoded(path, facts.get("version", msgspec.Raw(b"null")), int)
     if version > VERSION:
         raise InvalidExport(
@@ -182,4 +192,4 @@ def _decoded(path: Path, data: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise InvalidExport(f"{path} is damaged: {error}. Export again.") from error
+        raise InvalidExport(f"The export file {path} is damaged: {error}. Export the metadata again.") from error

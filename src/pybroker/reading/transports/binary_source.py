@@ -304,10 +304,10 @@ class _RangeReading:
                     self._end = max(self._end, last.entry_id + 1)
                 return consumer
             await consumer.close()
-            found = "no entry" if last is None else f"its last entry is {last.ledger_id}:{last.entry_id}"
+            found = "no entry" if last is None else f"entries only up to {last.ledger_id}:{last.entry_id}"
             raise DataLoss(
-                f"{_named(self._entries)} was requested, but the topic begins at {found}: the topic was "
-                "truncated, deleted or created again"
+                f"{_named(self._entries)} cannot be read: the topic has {found}. The topic was truncated, or deleted and created "
+                "again"
             )
         return consumer
 
@@ -353,8 +353,8 @@ class _RangeReading:
             await consumer.close()
         if found.ledger_id != self._entries.ledger_id:
             raise DataLoss(
-                f"entries from {self._entries.ledger_id}:{self._next} on are lost. {_named(self._entries)} was "
-                f"requested, but the first available entry is {found.ledger_id}:{found.entry_id}"
+                f"{_named(self._entries)} cannot be read: entries from {self._entries.ledger_id}:{self._next} on are lost. The "
+                f"first entry that still exists is {found.ledger_id}:{found.entry_id}"
             )
 
     def _take_run(self) -> EntryRun | None:

@@ -157,7 +157,8 @@ class _BulkRead:
             left_bytes = response.length
             if left_bytes is None:
                 raise ReadingFailed(
-                    f"{self._name_of_read()} failed: {self._rest.where} did not send the length of its response"
+                    f"{self._name_of_read()} failed: the response of {self._rest.where} has no Content-Length. Check for a proxy "
+                    "between this program and the broker"
                 )
             rest = memoryview(b"")
             while left_bytes and not reader.is_done:

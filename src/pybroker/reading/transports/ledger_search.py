@@ -90,8 +90,8 @@ async def _look(place: Place, entry_at: EntryAt) -> _KnownLedger:
     following = await entry_at(Position(ledger_id, BEHIND_A_LEDGER))
     if following.ledger_id == ledger_id:
         raise ValueError(
-            f"the broker returned entry {following.ledger_id}:{following.entry_id}, which is after the last "
-            "entry that it reported"
+            f"the entries of ledger {ledger_id} cannot be found: the broker returned entry {following.ledger_id}:"
+            f"{following.entry_id}, whose id is larger than the largest possible id. Check the version of the broker"
         )
     # Invariant: the entry before `low` exists; none exists at or after `high`.
     low = place.entry_id + 1

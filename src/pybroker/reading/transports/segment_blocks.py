@@ -94,8 +94,8 @@ class BlockReader:
             return False
         if block.ledger_id != self.ledger_id or block.first_entry_id > self.next_entry_id:
             raise self._damage(
-                f"the file contains the block of {block.ledger_id}:{block.first_entry_id} at the offset of another "
-                "block"
+                f"the block at this offset begins with entry {block.ledger_id}:{block.first_entry_id}, but entry "
+                f"{self.ledger_id}:{self.next_entry_id} is expected"
             )
         if block.end_offset > len(data):
             return False

@@ -212,7 +212,7 @@ async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
         except TimeoutError:
             ending = coordinator.endings.find(txn_id)
             why = (
-                f"; {len(ending.remaining)} participants have not answered, last error: {ending.last_error}"
+                f"; {len(ending.remaining)} participants have not responded, last error: {ending.last_error}"
                 if ending is not None
                 else ""
             )

@@ -76,7 +76,10 @@ class SinkState:
     def fold(self, note: bytes) -> None:
         content = json.loads(note)
         if not isinstance(content, dict) or content.get("v") != VERSION:
-            raise ValueError(f"the stored state of the sink has an unsupported version: {note[:80]!r}")
+            raise ValueError(
+                f"the state was written by a newer pybroker, or is damaged ({note[:80]!r}): use the newer pybroker, or another "
+                "sinkId"
+            )
         kind, query = content["kind"], content["query"]
         if kind == "claim":
             self._claim(query, content["run"], takes_over=content["takes_over"])

@@ -68,7 +68,9 @@ def _decoded(path: Path, value: bytes) -> CopyProgress:
     try:
         return msgspec.json.decode(value, type=CopyProgress)
     except msgspec.DecodeError as error:
-        raise StoreError(f"the progress of an earlier copy in {path} cannot be read: {error}") from error
+        raise StoreError(
+            f"the progress file {path} of an earlier copy is damaged: {error}. Remove the file to copy from the beginning"
+        ) from error
 
 
 class ProgressFile:

@@ -148,8 +148,8 @@ class TopicCopy:
             if copied.entries != row.entry_count:
                 raise StoreError(
                     f"the source was changed after an earlier copy: ledger {row.ledger_id} of {self._path} has "
-                    f"{row.entry_count} entries, but had {copied.entries} when it was copied. Remove the "
-                    "progress file to begin again"
+                    f"{row.entry_count} entries, but had {copied.entries} when it was copied. Delete the topic in the "
+                    "target, and its progress file in copies/ of the data directory, and copy again"
                 )
             self._report(copied.entries, copied.bytes)
             return
@@ -304,7 +304,7 @@ class TopicCopy:
             if target.info is None and self._progress.is_complete:
                 raise StoreError(
                     f"topic {self._path} was copied to {self._target.name} before and was deleted there since: "
-                    "remove the progress file of this copy, then copy again"
+                    "delete the progress file of this topic in copies/ of the data directory, and copy again"
                 )
             if target.info is not None:
                 raise StoreError(

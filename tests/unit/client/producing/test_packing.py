@@ -146,7 +146,7 @@ def test_what_comes_to_more_than_a_message_may_be_is_not_opened(monkeypatch: pyt
         if is_opened:
             assert unpack(received, TOPIC, -1, ChunkedMessages()).messages[0].value == bytes(size)
         else:
-            with pytest.raises(DamagedPayload, match="limit is 1000"):
+            with pytest.raises(DamagedPayload, match="accepts at most 1000 bytes"):
                 unpack(received, TOPIC, -1, ChunkedMessages())
 
 

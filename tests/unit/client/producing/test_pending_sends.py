@@ -21,7 +21,7 @@ def test_receipts_come_in_order_and_old_ones_are_passed_over() -> None:
     assert found is not None
     assert found.sequence_id == 5
     assert pending.receipted(5) is None
-    with pytest.raises(ValueError, match="6 is the next"):
+    with pytest.raises(ValueError, match="earlier message with sequence id 6"):
         pending.receipted(9)
     assert [each.sequence_id for each in pending] == [6, 9]
     assert pending.size_bytes == 20

@@ -125,7 +125,7 @@ def test_any_flipped_bit_is_refused_or_harmless(seed: int, count: int, tmp_path:
         ("UPDATE unsealed SET end_offset = 0 WHERE ledger_id = 9", "wrong checksum of unsealed row 9"),
         ("UPDATE facts SET value = 0 WHERE name = 'sequence'", "wrong checksum of fact sequence"),
         ("DELETE FROM facts WHERE name = 'version'", "the values version are missing"),
-        ("DROP TRIGGER deltas_insert", "other tables than those of version 2: deltas_insert"),
+        ("DROP TRIGGER deltas_insert", "other columns than those of version 2: deltas_insert"),
     ],
 )
 def test_lost_or_changed_rows_are_reported(statement: str, reason: str, tmp_path: Path) -> None:
@@ -153,7 +153,9 @@ async def test_damaged_row_costs_only_its_cursor(caplog: pytest.LogCaptureFixtur
     (record,) = (record for record in caplog.records if record.message == "checkpoint.cursor_damaged")
     assert record.fields["cursor"] == "b"  # type: ignore[attr-defined]
     for _ in range(2):
-        with pytest.raises(DamagedCursor, match=r"checkpoint\.db is damaged: wrong checksum of cursor b"):
+        with pytest.raises(
+            DamagedCursor, match=r"checkpoint\.db is damaged: the state of cursor b has a wrong checksum"
+        ):
             await again.store.load("b")
         for cursor_id in ("a", "c"):
             assert await again.store.load(cursor_id) == (None, [b"delta"])
@@ -176,7 +178,7 @@ async def test_cursor_with_missing_rows_is_not_treated_as_new(
     it = await it.again()
     it.store._table._connection.execute("DELETE FROM deltas")
     for _ in range(2):
-        with pytest.raises(DamagedCursor, match="it has no record of cursor a, which exists"):
+        with pytest.raises(DamagedCursor, match="the state of cursor a is missing"):
             await it.store.load("a")
     assert await it.store.load("new") == (None, [])
     assert (caplog.messages.count("checkpoint.cursor_damaged"), it.store.stats().damaged_cursors) == (1, 1)
@@ -223,7 +225,8 @@ def test_damaged_table_of_first_version_is_refused_unchanged(tmp_path: Path) -> 
     before = connection.serialize()
     for _ in range(2):
         with pytest.raises(
-            StoreError, match=r"checkpoint\.db is damaged: wrong checksum of snapshots row 'a'; .* not converted"
+            StoreError,
+            match=r"checkpoint\.db is damaged: row 'a' of table snapshots has a wrong checksum, .* not converted",
         ):
             opened(path)
     assert sorted(row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE sql NOT NULL")) == sorted(

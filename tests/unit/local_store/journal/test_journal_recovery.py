@@ -89,7 +89,7 @@ def test_a_batch_forged_inside_a_payload_is_not_found() -> None:
 
 
 def test_the_header_of_another_generation_is_refused() -> None:
-    with pytest.raises(LayoutError, match="the header of journal file 8 contains the number 7"):
+    with pytest.raises(LayoutError, match="the header belongs to journal file 7, not to 8"):
         scan_file(bytes(journal([])), 8)
 
 
@@ -170,10 +170,13 @@ def test_entries_of_a_deleted_ledger_are_dropped_and_counted() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (append(4, 0, b"a"), "ledger 4, which does not exist"),
-        (created(4) + append(4, 1, b"a"), "entry 4:1 does not continue after entry 4:-1"),
-        (created(4) + append(4, 0, b"a") + append(4, 0, b"a"), "entry 4:0 does not continue after entry 4:0"),
-        (created(4) + created(4), "creates ledger 4 twice"),
+        (append(4, 0, b"a"), "entries of ledger 4, but neither"),
+        (created(4) + append(4, 1, b"a"), "entry 4:1, but the next entry of this ledger must be 4:0"),
+        (
+            created(4) + append(4, 0, b"a") + append(4, 0, b"a"),
+            "entry 4:0, but the next entry of this ledger must be 4:1",
+        ),
+        (created(4) + created(4), "the creation of ledger 4, which already exists"),
         (b"\x09\0\0\0\0\0\0\0", "unknown type 9"),
     ],
 )

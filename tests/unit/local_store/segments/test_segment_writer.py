@@ -192,7 +192,8 @@ def test_a_damaged_entry_is_told_by_file_offset_and_position_and_the_others_are_
     segment.disk.flip_bit(PATH.name, offset + 50)
     assert segment.read(0).payloads == [b"a" * 100]
     with pytest.raises(
-        DamagedSegment, match=f"{PATH.name} is damaged at offset {offset}, position 5:1: wrong checksum"
+        DamagedSegment,
+        match=f"{PATH.name} is damaged at offset {offset}, position 5:1: the payload of the entry has a wrong checksum",
     ):
         segment.read(1)
     assert segment.read(2).payloads == [b"c" * 100]
@@ -216,7 +217,10 @@ def test_no_flipped_byte_of_a_segment_gives_a_wrong_entry() -> None:
 def test_a_block_of_another_ledger_is_damage() -> None:
     segment = Segment()
     segment.write([b"first"])
-    with segment.disk.open_for_read(PATH) as file, pytest.raises(DamagedSegment, match="contains the block of 5:0"):
+    with (
+        segment.disk.open_for_read(PATH) as file,
+        pytest.raises(DamagedSegment, match="has entry 5:0 first, but the block of"),
+    ):
         read_entries(file, PATH, 6, segment.place, 0, 1, 1)
 
 
@@ -260,7 +264,12 @@ def test_a_segment_without_trailer_is_read_from_its_blocks_and_its_end_is_not_tr
     segment = Segment()
     segment.write(entries(3, 100))
     loaded = segment.load()
-    assert [reason for _, reason in loaded.faults] == ["the ledger file has no trailer"]
+    assert [reason for _, reason in loaded.faults] == [
+        (
+            "the ledger file is truncated or damaged: it does not end with a trailer. Restore the file from a backup, or run "
+            "`pybroker ledger repair`"
+        )
+    ]
     assert (loaded.place.extent, loaded.gaps) == (segment.extent, [])
     assert segment.read_around_damage(loaded.place)[0] == dict(enumerate(segment.payloads))
 

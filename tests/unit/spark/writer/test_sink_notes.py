@@ -138,5 +138,5 @@ def test_a_later_run_replaces_an_earlier_one_also_behind_a_complete_batch() -> N
 
 
 def test_a_note_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="version"):
+    with pytest.raises(ValueError, match="a newer pybroker"):
         SinkState().fold(b'{"v":2}')

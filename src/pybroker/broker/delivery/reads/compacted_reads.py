@@ -96,7 +96,10 @@ class CompactedReads:
                 return None  # A compaction has replaced the view: the next read uses the new one.
             if isinstance(error, (DamagedEntries, NoSuchLedger)):
                 # This ledger belongs to the view, so no entries of the topic can be skipped because of it.
-                raise StoreError(f"the compacted view of the topic cannot be read: {error}") from error
+                raise StoreError(
+                    f"the compacted view of {self._cursor.ledger.name} cannot be read: {error}. Run a compaction of the topic, "
+                    "which writes a new view"
+                ) from error
             raise
         if self._is_elsewhere(view, position):
             return None

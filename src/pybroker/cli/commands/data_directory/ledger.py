@@ -187,7 +187,7 @@ def _is_on_bookkeeper(options: argparse.Namespace) -> bool:
     has_store = options.metadata_store is not None or options.config is not None or bool(options.set)
     if has_store == (options.directory is not None):
         raise ConfigError(
-            "the ledgers are unknown: give either DIR for a data directory, or --metadata-store "
+            "the command does not know which ledgers to read: give either DIR for a data directory, or --metadata-store "
             "zk:host:2181/path (or --config) for ledgers on BookKeeper"
         )
     return has_store

@@ -360,11 +360,13 @@ def _constant(each: AvroField, child: AvroType) -> bytes:
         try:
             value = value_from_json(child, each.default, is_default=True)
         except Unfit as error:
-            raise Misfit(f"the field is missing, and the schema's default for it is invalid: {error}") from None
+            raise Misfit(
+                f"the field is missing in the data, and the schema's default for it is invalid: {error}"
+            ) from None
     try:
         return bytes(writer_of(child, arrow_type, columns).write(pa.array([value], type=arrow_type))[0].as_py())
     except CannotEncode:
-        raise Misfit("the field is missing, and the schema has no default for it") from None
+        raise Misfit("the field is missing in the data, and the schema has no default for it") from None
 
 
 def _union_writer(union: AvroType, arrow_type: pa.DataType, columns: AvroColumns) -> Writer:

@@ -216,7 +216,7 @@ def _constants(record: AvroType, given: set[str]) -> str:
         default = each.default
         if isinstance(default, NoDefault):
             if child.kind != "null" and all(branch.kind != "null" for branch in child.children):
-                raise Misfit("the field is missing, and the schema has no default for it", each.name)
+                raise Misfit("the field is missing in the data, and the schema has no default for it", each.name)
         elif default is not None:
             text += f",{msgspec.json.encode(each.name).decode()}:{msgspec.json.encode(default).decode()}"
     return text

@@ -261,7 +261,7 @@ MISFITS = [
     (
         {"name": pa.string()},
         None,
-        "the column 'id' does not fit the schema: the field is missing, and the schema has no default",
+        "the column 'id' does not fit the schema: the field is missing in the data, and the schema has no default",
     ),
     (
         {"id": pa.int64(), "at": pa.timestamp("us")},
@@ -379,5 +379,5 @@ def test_a_json_topic_gets_the_defaults_of_fields_that_no_column_has() -> None:
     batch = pa.record_batch({"id": [1]})
     payloads, _ = value_encoder(list(batch.schema), info).encode(batch)
     assert json.loads(payloads[0].as_py()) == {"id": 1, "name": "d"}
-    with pytest.raises(Misfit, match="'id' does not fit the schema: the field is missing"):
+    with pytest.raises(Misfit, match="'id' does not fit the schema: the field is missing in the data"):
         value_encoder([pa.field("name", pa.string())], info)
