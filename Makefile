@@ -66,6 +66,8 @@ help:
 	@echo 'make test-both SEEDS=n     the unit tests of wire and model, and n seeds of the simulator, with the compiled core and with pure Python'
 	@echo 'make sanitize ARGS=...     fuzz tests of the compiled core under the sanitizers of the compiler, ARGS="--seconds 600"'
 	@echo 'make bench ARGS=...        benchmarks; those of restarts and worst inputs only when named: ARGS="--only recovery*,hostile*"'
+	@echo 'make bench-compare ARGS=... beside Apache Pulsar, loaded by pulsar-perf: ratios; needs a JDK 17 and Maven; ARGS="--only shared,catch_up --reps 5"'
+	@echo 'make bench-disturbed ARGS=... publishing beside catch-up, scrapes, compaction, 1,000 connections, 100 producers; ARGS="--only scrape"'
 	@echo 'make churn ARGS=...        consumers that join, leave, stall and are killed, a minute of each type; what they saw is judged'
 	@echo 'make backup-drills ARGS=... backups under load, loss of the disk, restore, comparison with every receipt; ARGS="--drills 50"'
 	@echo 'make sample-directories    sample data directories that do not exist yet, made by the brokers of their commits'
@@ -75,7 +77,7 @@ help:
 	@echo 'make bookie-faults         real bookies are killed and frozen 100 times below the client, and 100 times below topics; nothing confirmed is lost'
 	@echo 'make cluster-faults        faults of real bookies, ZooKeeper and a broker under load, 200 from SEED on; all receipts are checked'
 	@echo 'make cluster-rounds        random faults of three brokers, ZooKeeper and bookies under load of all kinds of clients, 200 from SEED on'
-	@echo 'make service-gaps ARGS=... kills a broker and measures the gap in service of each topic; ARGS="--broker java --session 30"'
+	@echo 'make service-gaps ARGS=... kills a broker and measures the gap in service of each topic; ARGS="--broker java", ARGS="--end sigterm" a rolling restart'
 	@echo 'make test-cluster          the protocol tests on three real bookies, and the tests beside Java brokers and with several brokers that CI leaves out; needs Java 17 and Maven'
 	@echo 'make fuzz-server ARGS=...  hostile frames, requests, WebSocket sessions, PROXY headers and tokens against a running broker'
 	@echo 'make simulate-bugs         the simulator finds every bug that is planted for it; ARGS="--few 6" some of them, others each day'
@@ -211,6 +213,14 @@ test-both: $(STAMP)
 .PHONY: bench
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.bench $(ARGS)
+
+.PHONY: bench-compare
+bench-compare: $(STAMP)
+	@$(BIN)/python -m benchmarks.compare $(ARGS)
+
+.PHONY: bench-disturbed
+bench-disturbed: $(STAMP)
+	@$(BIN)/python -m benchmarks.fairness $(ARGS)
 
 .PHONY: churn
 churn: $(STAMP)

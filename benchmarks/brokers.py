@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 PROC = pathlib.Path("/proc")  # Linux only; on other systems CPU time and memory are not shown
@@ -70,10 +70,10 @@ class PybrokerProcess:
         directory: pathlib.Path,
         journal_sync_data: bool = True,
         settings: Mapping[str, str] | None = None,
-        command: str | None = None,
+        command: Sequence[str] | None = None,
     ) -> None:
         self._directory = directory
-        self._command = pybroker_command() if command is None else [command]
+        self._command = pybroker_command() if command is None else command
         self.settings = {"journalSyncData": str(journal_sync_data).lower(), **(settings or {})}
         """Used at the next start."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,15 +106,17 @@ class PybrokerProcess:
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
-            _end(self._process)
+            end_process(self._process)
 
 
 @contextlib.contextmanager
 def own_pybroker(
-    journal_sync_data: bool = True, settings: Mapping[str, str] | None = None, command: str | None = None
+    journal_sync_data: bool = True,
+    settings: Mapping[str, str] | None = None,
+    command: Sequence[str] | None = None,
 ) -> Iterator[PybrokerProcess]:
-    """Yield a broker that is not started yet; stop and remove it at the end. `command` is the `pybroker` command of
-    another installation.
+    """Yield a broker that is not started yet; stop and remove it at the end. `command` replaces `pybroker`, for example
+    by that of another installation.
     """
     with tempfile.TemporaryDirectory(prefix="pybroker-load-") as directory:
         process = PybrokerProcess(pathlib.Path(directory), journal_sync_data, settings, command)
@@ -145,7 +147,7 @@ def _await_ready(process: subprocess.Popen[bytes], ready: pathlib.Path, log: pat
     raise RuntimeError(f"pybroker did not become ready:\n{log.read_text(errors='replace')[-4000:]}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(STOP_TIMEOUT_S)

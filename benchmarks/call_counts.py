@@ -2,6 +2,7 @@
 
     python -m benchmarks.call_counts               prints the counts beside the stored ones
     python -m benchmarks.call_counts --functions   also prints the functions that are called, by count
+    python -m benchmarks.call_counts --tree        also prints the calls of one message in their order
 
 The broker runs in this process with a local store in a temporary directory and real sockets; a thread is the client.
 Calls of the standard library do not count, except creations of named tuples. Counts depend on the interpreter, not on
@@ -24,32 +25,43 @@ from benchmarks.frames import MESSAGE, SEND_RECEIPT, FrameWalker, SendBlock, enc
 from pybroker import broker_process
 from pybroker.config import load
 from pybroker.runtime.runtime import Runtime
+from pybroker.wire import core
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "public/default/call-counts"
 MESSAGES_PER_RUN = 100
 REPEATS = 5
-STORED = {"one message": 243, "one of 100 messages": 5.4, "GET of topic stats": 689}
-"""Calls at the last count (Python 3.11); the smallest number of REPEATS."""
+STORED = {"one message": (149, 137), "one of 100 messages": (4.2, 2.0), "GET of topic stats": (700, 700)}
+"""Calls at the last count (Python 3.11), without and with the compiled core; the smallest number of REPEATS."""
 
 
-class CallCounter:
-    """Counts Python calls of the thread that starts it."""
+Calls = list[tuple[int, CodeType]]
+"""Calls in their order, each with its depth."""
+
+
+class CallRecorder:
+    """Records Python calls of the thread that starts it."""
 
     def __init__(self) -> None:
-        self.calls: Counter[CodeType] = Counter()
+        self._calls: Calls = []
+        self._depth = 0
 
     def start(self) -> None:
-        self.calls.clear()
+        self._calls, self._depth = [], 0
         sys.setprofile(self._called)
 
-    def stop(self) -> Counter[CodeType]:
+    def stop(self) -> Calls:
         sys.setprofile(None)
-        return Counter({code: count for code, count in self.calls.items() if _is_counted(code.co_filename)})
+        return self._calls
 
     def _called(self, frame: FrameType, event: str, _argument: object) -> None:
+        if not _is_counted(frame.f_code.co_filename):
+            return
         if event == "call":
-            self.calls[frame.f_code] += 1
+            self._calls.append((self._depth, frame.f_code))
+            self._depth += 1
+        elif event == "return":
+            self._depth -= 1
 
 
 def _is_counted(file_name: str) -> bool:
@@ -98,33 +110,33 @@ class BlockingClient:
             self._walker.consumed(last)
 
 
-async def counted(counter: CallCounter, action: Callable[[], None]) -> Counter[CodeType]:
+async def recorded(recorder: CallRecorder, action: Callable[[], None]) -> Calls:
     """Run `action` REPEATS times, and return the calls of the repetition with the fewest calls, because timers of the
     broker run in some repetitions.
     """
     await asyncio.to_thread(action)
-    found: list[Counter[CodeType]] = []
+    found: list[Calls] = []
     for _ in range(REPEATS):
         await asyncio.sleep(0.2)  # until the work that follows the previous repeat is done
-        counter.start()
+        recorder.start()
         await asyncio.to_thread(action)
-        found.append(counter.stop())
-    return min(found, key=Counter.total)
+        found.append(recorder.stop())
+    return min(found, key=len)
 
 
-async def measure(directory: str) -> dict[str, Counter[CodeType]]:
+async def measure(directory: str) -> dict[str, Calls]:
     settings = {"dataDirectory": directory, "brokerServicePort": "0", "webServicePort": "0"}
     broker = broker_process.Broker(Runtime(load(None, {}, settings).config), broker_process.OwnProcess())
     await broker.start()
-    counter = CallCounter()
+    recorder = CallRecorder()
     addresses = broker.service.presence.addresses.resolve(None)
     client = await asyncio.to_thread(BlockingClient, int(addresses.broker_url.rpartition(":")[2]))
     url = f"{addresses.http_url}/admin/v2/persistent/{TOPIC}/stats"
     try:
         return {
-            "one message": await counted(counter, lambda: client.publish(1)),
-            f"one of {MESSAGES_PER_RUN} messages": await counted(counter, lambda: client.publish(MESSAGES_PER_RUN)),
-            "GET of topic stats": await counted(counter, lambda: urllib.request.urlopen(url).close()),
+            "one message": await recorded(recorder, lambda: client.publish(1)),
+            f"one of {MESSAGES_PER_RUN} messages": await recorded(recorder, lambda: client.publish(MESSAGES_PER_RUN)),
+            "GET of topic stats": await recorded(recorder, lambda: urllib.request.urlopen(url).close()),
         }
     finally:
         client.close()
@@ -134,6 +146,7 @@ async def measure(directory: str) -> dict[str, Counter[CodeType]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--functions", action="store_true", help="print the functions that are called")
+    parser.add_argument("--tree", action="store_true", help="print the calls of one message in their order")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -142,11 +155,19 @@ def main() -> None:
         found = runner.run(measure(directory))
     for name, calls in found.items():
         messages = MESSAGES_PER_RUN if "of 100" in name else 1
-        files = len({code.co_filename for code in calls})
-        print(f"{name:<22} {calls.total() / messages:8.1f} calls in {files} files; stored: {STORED[name]}")
+        files = len({code.co_filename for _, code in calls})
+        stored = STORED[name][0 if core.COMPILED is None else 1]
+        print(f"{name:<22} {len(calls) / messages:8.1f} calls in {files} files; stored: {stored}")
         if arguments.functions:
-            for code, count in calls.most_common():
-                print(f"    {count:5} {code.co_filename.rpartition('pybroker/')[2]} {code.co_qualname}")
+            for code, count in Counter(code for _, code in calls).most_common():
+                print(f"    {count:5} {_shown(code)}")
+        if arguments.tree and name == "one message":
+            for depth, code in calls:
+                print(f"    {'  ' * depth}{_shown(code)}")
+
+
+def _shown(code: CodeType) -> str:
+    return f"{code.co_filename.rpartition('pybroker/')[2]} {code.co_qualname}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Loads (disturbances) that one client puts on a shared broker, each in its own process; used by `fairness`.
 
 A disturbance is prepared once for each broker. It then runs in windows, until its pipe receives a message or its work
-is done, and returns its throughput: megabytes, pages or compactions per second.
+is done, and returns its throughput: megabytes or connections per second, or the size of a page.
 """
 
 import gzip
@@ -26,6 +26,10 @@ BACKLOG_BATCH = 50
 COMPACTED_KEYS = 20_000
 COMPACTED_MESSAGES = 200_000
 TOPICS_OF_A_CONNECTION = 1000
+CONNECTIONS = 1000
+CONNECTED_TOPICS = 100
+PRODUCERS = 100
+PRODUCER_WINDOW_MESSAGES = 10
 TIMEOUT_S = 240.0
 LESS_URGENT = 5
 """Niceness, so that the load takes no processor time from the broker and the measured clients, as on another machine.
@@ -156,6 +160,42 @@ def compact(window: Window) -> float:
     return COMPACTED_MESSAGES * 1024 / (time.monotonic() - started_s) / 1e6
 
 
+def connect(window: Window) -> float:
+    """Open 1,000 connections at once with a producer each, and close them, again and again. Return connections per
+    second.
+    """
+    topics = [f"persistent://public/default/connected-{number}" for number in range(CONNECTED_TOPICS)]
+    setup = load.Link(window.broker.service_url)
+    for topic in topics:
+        setup.look_up(topic)
+    started_s, opened = time.monotonic(), 0
+    while not window.pipe.poll():
+        links = [load.Link(window.broker.service_url, connects=False) for _ in range(CONNECTIONS)]
+        for number, link in enumerate(links):
+            link.send_producer(topics[number % CONNECTED_TOPICS], 1)
+        for link in links:
+            link.await_producer()
+        for link in links:
+            link.close()
+        opened += len(links)
+    setup.close()
+    return opened / (time.monotonic() - started_s)
+
+
+def produce_many(window: Window) -> float:
+    """Run 100 producers on a connection and a topic each, as fast as their windows allow. Return megabytes per second."""
+    publishers = [
+        open_publisher(window.broker, f"persistent://public/default/many-{number}", 1024, PRODUCER_WINDOW_MESSAGES)
+        for number in range(PRODUCERS)
+    ]
+    started_s = time.monotonic()
+    load.run(list(publishers), window.pipe.poll, TIMEOUT_S)
+    took_s = time.monotonic() - started_s
+    for publisher in publishers:
+        publisher.link.close()
+    return sum(publisher.receipted_entries for publisher in publishers) * 1024 / took_s / 1e6
+
+
 def _backlog_topic() -> str:
     return "persistent://public/default/backlog"
 
@@ -170,6 +210,8 @@ DISTURBANCES = {
     "catch_up": Disturbance("MB/s", fill_backlog, catch_up),
     "scrape": Disturbance("MB a page", load_topics, scrape),
     "compaction": Disturbance("MB/s", fill_compacted, compact, ends_by_itself=True),
+    "connections": Disturbance("a second", None, connect),
+    "producers": Disturbance("MB/s", None, produce_many),
 }
 
 

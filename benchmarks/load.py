@@ -18,6 +18,10 @@ from pybroker.wire import pulsar_api_pb2 as pb
 SETUP_TIMEOUT_S = 30.0
 CONSUMER_QUEUE_MESSAGES = 1000
 ACK_GROUP_MESSAGES = 100  # clients also group acknowledgements, by count and time
+_SETUP_BYTES = 4096
+_CONNECT = pb.BaseCommand(
+    type=pb.BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="pybroker-load", protocol_version=21)
+)
 
 
 class LoadError(Exception):
@@ -27,16 +31,17 @@ class LoadError(Exception):
 class Link:
     """A connected session: blocking during setup, non-blocking in the loop."""
 
-    def __init__(self, service_url: str) -> None:
+    def __init__(self, service_url: str, *, connects: bool = True) -> None:
+        """Connect. Without `connects`, the caller sends the first commands together with `send_producer`."""
         url = urlsplit(service_url)
         assert url.hostname is not None, service_url
         self.socket = socket.create_connection((url.hostname, url.port or 6650), timeout=SETUP_TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.walker = frames.FrameWalker()
+        self.walker = frames.FrameWalker() if connects else frames.FrameWalker(_SETUP_BYTES)
         self._next_request_id = 0
-        connect = pb.CommandConnect(client_version="pybroker-load", protocol_version=21)
-        self._send(pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=connect))
-        self._receive(pb.BaseCommand.CONNECTED)
+        if connects:
+            self._send(_CONNECT)
+            self._receive(pb.BaseCommand.CONNECTED)
 
     def look_up(self, topic: str) -> None:
         """Look up partitions and owner of a topic, as clients do."""
@@ -52,9 +57,23 @@ class Link:
 
     def open_producer(self, topic: str, producer_id: int) -> str:
         self.look_up(topic)
-        producer = pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=self.next_request_id())
-        self._send(pb.BaseCommand(type=pb.BaseCommand.PRODUCER, producer=producer))
+        self._send(self._producer(topic, producer_id))
         return self._receive(pb.BaseCommand.PRODUCER_SUCCESS).producer_success.producer_name
+
+    def _producer(self, topic: str, producer_id: int) -> pb.BaseCommand:
+        producer = pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=self.next_request_id())
+        return pb.BaseCommand(type=pb.BaseCommand.PRODUCER, producer=producer)
+
+    def send_producer(self, topic: str, producer_id: int) -> None:
+        """Send CONNECT and PRODUCER at once. `await_producer` receives the answers."""
+        self.socket.sendall(frames.encode_command(_CONNECT) + frames.encode_command(self._producer(topic, producer_id)))
+
+    def await_producer(self) -> None:
+        missing = {pb.BaseCommand.CONNECTED, pb.BaseCommand.PRODUCER_SUCCESS}
+        for command in self.exchange(b"", len(missing)):
+            missing.discard(command.type)
+        if missing:
+            raise LoadError("the broker refused a connection or its producer")
 
     def subscribe(
         self,

@@ -145,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
     filling = dict(each.split("=", 1) for each in asked.set_while_filling)
-    with own_pybroker(journal_sync_data=False, settings=filling, command=asked.pybroker) as process:
+    with own_pybroker(
+        journal_sync_data=False, settings=filling, command=[asked.pybroker] if asked.pybroker else None
+    ) as process:
         broker = process.start()
         started_s = time.monotonic()
         messages = fill(broker, asked)

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import json
 import os
+import platform
 import signal
 import socket
 import ssl
@@ -76,6 +77,7 @@ from pybroker.metadata.sqlite_metadata_store import SqliteMetadataStore, value_b
 from pybroker.model.policies import ClusterData
 from pybroker.process.file_descriptors import FEW, raise_limit
 from pybroker.process.garbage_collection import GarbagePolicy
+from pybroker.process.python_build import python_build
 from pybroker.process.service_manager import ServiceManager
 from pybroker.process.watchdog import LoopWatchdog
 from pybroker.runtime import logs
@@ -123,6 +125,7 @@ def run(
     logs.configure(config.log_level, log_format=config.log_format)
     for warning in warnings:
         logs.warning("config.warning", warning=warning)
+    logs.info("python.detected", version=platform.python_version(), build=python_build())
     tune_process()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

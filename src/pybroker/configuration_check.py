@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from pybroker.auth import provider_names
 from pybroker.auth.authentication import AuthenticationService
 from pybroker.auth.authorization import check_configuration as check_authorization
+from pybroker.auth.locations import read_location
 from pybroker.auth.server_tls import server_context
 from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError, Problems
@@ -35,6 +37,7 @@ def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems
         _check_broker_client,
         _check_collector,
         configured_key_reader,
+        _check_console_login,
     ]
     for each in checks:
         with found.noted():
@@ -104,6 +107,46 @@ def _check_collector(config: BrokerConfig) -> None:
             f"otelExporterOtlpEndpoint cannot be {config.otel_exporter_otlp_endpoint!r}: it must be a URL such as"
             " http://127.0.0.1:4318"
         )
+
+
+def _check_console_login(config: BrokerConfig) -> None:
+    issuer, client_id = config.console_open_id_issuer, config.console_open_id_client_id
+    if not issuer:
+        return
+    problems = Problems()
+    names = {provider_names.BUILT_IN.get(each) for each in config.authentication_providers}
+    if not config.authentication_enabled or provider_names.OIDC not in names:
+        problems.found.append(
+            "consoleOpenIDIssuer needs authenticationEnabled=true and oidc in authenticationProviders: the broker verifies"
+            " the tokens of users"
+        )
+    if issuer not in config.open_id_allowed_token_issuers:
+        problems.found.append(f"consoleOpenIDIssuer: {issuer!r} is not in openIDAllowedTokenIssuers: add it")
+    if not client_id:
+        problems.found.append("consoleOpenIDIssuer needs consoleOpenIDClientId: set it")
+    elif client_id not in config.open_id_allowed_audiences:
+        problems.found.append(f"consoleOpenIDClientId: {client_id!r} is not in openIDAllowedAudiences: add it")
+    if "openid" not in config.console_open_id_scope.split():
+        problems.found.append(
+            "consoleOpenIDScope must contain openid, for which the identity provider sends an ID token"
+        )
+    if not config.console_open_id_redirect_uris:
+        problems.found.append("consoleOpenIDIssuer needs consoleOpenIDRedirectUris: set it")
+    for uri in config.console_open_id_redirect_uris:
+        parts = urlsplit(uri)
+        if (
+            parts.scheme not in {"http", "https"}
+            or not parts.netloc
+            or parts.path != "/console/callback"
+            or parts.query
+        ):
+            problems.found.append(
+                f"consoleOpenIDRedirectUris cannot contain {uri!r}: it must have the form https://host:port/console/callback"
+            )
+    if config.console_open_id_client_secret:
+        with problems.noted():
+            read_location("consoleOpenIDClientSecret", config.console_open_id_client_secret)
+    problems.raise_any()
 
 
 def _parse_namespace(text: str) -> NamespaceName:

@@ -1,13 +1,22 @@
-"""Measures the gap in service of each topic after `kill -9` of a broker, with producers of the official client.
+"""Measures the gap in service of each topic when brokers end, with clients of the official library.
 
     python -m tests.bookkeeper.service_gaps --broker pybroker --session 5 --topics 16
     python -m tests.bookkeeper.service_gaps --broker java --session 30 --topics 16
     python -m tests.bookkeeper.service_gaps --session 5 --topics 1000 --interval 1
+    python -m tests.bookkeeper.service_gaps --end sigterm --brokers 3 --ensemble 3 --session 30 --topics 200 --interval 0.25
+    python -m tests.bookkeeper.service_gaps --end shutdown --brokers 3 --ensemble 3 --session 30 --topics 200 --interval 0.25
 
 ZooKeeper, three bookies and the brokers run on this machine. Each topic has a producer that sends a message each `--interval`
-seconds. The bundles are divided among the brokers, and one broker is killed. The pause between receipts is reported per topic: from
-the last one before to the first one after, and from the kill to the first one after. More than 100 topics are partitions of
-topics with 100 each. Clients, brokers and servers share the processors of this machine, so their shares are reported, too.
+seconds. The bundles are divided among the brokers. More than 100 topics are partitions of topics with 100 each. Clients, brokers
+and servers share the processors of this machine, so their shares are reported, too.
+
+`--end kill`: one broker is killed. The pause between receipts is reported per topic: from the last one before to the first one
+after, and from the kill to the first one after.
+
+`--end sigterm` and `--end shutdown` (the REST call): the brokers are restarted one by one, in the way of
+docs/cluster/rolling-restart.md. Each topic also has a consumer. For the topics of each restarted broker, the longest pause between
+two receipts and between two deliveries is reported. At the end, each message with a receipt must have been delivered, and each
+topic in its order.
 """
 
 from __future__ import annotations
@@ -23,11 +32,12 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import pulsar
 from benchmarks.processor_time import processor_seconds
@@ -38,6 +48,7 @@ from tests.support.java_broker import JavaBroker
 
 CLUSTER = "c1"
 NAMESPACE = "public/gaps"
+SUBSCRIPTION = "gaps"
 PARTITIONS = 100
 SETTLE_S = 5.0
 DEADLINE_S = 90.0
@@ -49,6 +60,8 @@ SETTINGS = {
     "managedLedgerDefaultAckQuorum": "2",
     "loadBalancerSheddingEnabled": "false",
 }
+_NONE: Mapping[str, str] = MappingProxyType({})
+KILL, SIGTERM, SHUTDOWN = "kill", "sigterm", "shutdown"
 
 
 class Broker(Protocol):
@@ -63,7 +76,11 @@ class Broker(Protocol):
     @property
     def pid(self) -> int: ...
 
+    def start(self) -> object: ...
+
     def stop(self, number: signal.Signals, /) -> object: ...
+
+    def wait(self) -> object: ...
 
 
 def rest(method: str, url: str, body: object = None) -> Any:
@@ -84,12 +101,20 @@ def rest(method: str, url: str, body: object = None) -> Any:
 
 @contextmanager
 def running_brokers(
-    kind: str, count: int, session_ms: int, cluster: BookKeeperCluster, parent: Path | None = None
+    kind: str,
+    count: int,
+    session_ms: int,
+    cluster: BookKeeperCluster,
+    parent: Path | None = None,
+    more: Mapping[str, str] = _NONE,
 ) -> Iterator[list[Broker]]:
-    """Run brokers with data below `parent`, by default the directory of the cluster. They are killed at the end."""
+    """Run brokers with data below `parent`, by default the directory of the cluster. They are killed at the end.
+
+    `more`: settings of all brokers.
+    """
     zookeeper = cluster.zookeeper.address
     init_metadata(CLUSTER, zookeeper)
-    settings = {**SETTINGS, "metadataStoreSessionTimeoutMillis": str(session_ms)}
+    settings = {**SETTINGS, "metadataStoreSessionTimeoutMillis": str(session_ms), **more}
     brokers: list[Broker] = []
     with ExitStack() as stack:
         for number in range(count):
@@ -111,11 +136,16 @@ def running_brokers(
 
 
 class Load:
-    """A producer of each topic. Times of receipts are recorded by topic."""
+    """A producer of each topic, and a consumer if `consumes`. Times of receipts and deliveries are recorded by topic."""
 
-    def __init__(self, brokers: list[Broker], topics: int, interval_s: float) -> None:
+    def __init__(self, brokers: Sequence[Broker], topics: int, interval_s: float, *, consumes: bool = False) -> None:
         self.times: dict[str, list[float]] = defaultdict(list)
+        self.delivered: dict[str, list[float]] = defaultdict(list)
         self.failures: list[str] = []
+        self.disordered: list[str] = []
+        self._receipted: dict[str, set[int]] = defaultdict(set)
+        self._seen: dict[str, set[int]] = defaultdict(set)
+        self._last: dict[str, int] = defaultdict(lambda: -1)
         self._interval_s = interval_s
         self._stop = threading.Event()
         addresses = ",".join(each.url.removeprefix("pulsar://") for each in brokers)
@@ -131,6 +161,14 @@ class Load:
             for name in names:
                 rest("PUT", f"{brokers[0].http_url}/admin/v2/{name.replace('://', '/')}/partitions", partitions)
         self.topics = [f"{name}-partition-{each}" for name in names for each in range(partitions)] or names
+        self._consumes = consumes
+        for name in names if consumes else []:
+            self._client.subscribe(
+                name,
+                SUBSCRIPTION,
+                initial_position=pulsar.InitialPosition.Earliest,
+                message_listener=self._consumed(name),
+            )
         self._producers = [
             self._client.create_producer(
                 name,
@@ -147,45 +185,77 @@ class Load:
         self._thread.start()
 
     def _produce(self) -> None:
-        steps = [
-            (producer, self._answered(name))
-            for _ in range(self._partitions or 1)
-            for name, producer in zip(self._names, self._producers, strict=True)
-        ]
-        pause_s = self._interval_s / len(steps)
-        began_s, count = time.monotonic(), 0
+        steps = list(zip(self._names, self._producers, strict=True))
+        pause_s = self._interval_s / len(self.topics)
+        began_s, number = time.monotonic(), 0
         while not self._stop.is_set():
-            for producer, answered in steps:
-                producer.send_async(b"x" * 100, answered)
-                count += 1
+            for count, (name, producer) in enumerate(steps, number * len(steps) + 1):
+                producer.send_async((b"%d " % number).ljust(100, b"x"), self._answered(name, number))
                 ahead_s = began_s + count * pause_s - time.monotonic()
                 if ahead_s > 0.002:
                     time.sleep(ahead_s)
+            number += 1
 
-    def _answered(self, name: str) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
+    def _answered(self, name: str, number: int) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
         def answered(result: pulsar.Result, where: pulsar.MessageId) -> None:
             if result == pulsar.Result.Ok:
                 topic = f"{name}-partition-{where.partition()}" if self._partitions else name
                 self.times[topic].append(time.monotonic())
+                self._receipted[name].add(number)
             else:
                 self.failures.append(f"{name}: {result}")
 
         return answered
 
+    def _consumed(self, name: str) -> Callable[[pulsar.Consumer, pulsar.Message], None]:
+        seen = self._seen[name]
+
+        def consumed(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+            topic, number = message.topic_name(), int(message.data().partition(b" ")[0])
+            self.delivered[topic].append(time.monotonic())
+            if number not in seen:
+                seen.add(number)
+                if number < self._last[topic]:
+                    self.disordered.append(f"{topic}: {number} came after {self._last[topic]}")
+                self._last[topic] = number
+            consumer.acknowledge(message)
+
+        return consumed
+
+    def undelivered(self) -> list[str]:
+        """Return the messages that have a receipt and were not delivered."""
+        return [
+            f"{name} {number}" for name in self._names for number in sorted(self._receipted[name] - self._seen[name])
+        ]
+
     def wait_for_receipts(self, since_s: float, deadline_s: float) -> None:
-        """Wait until each topic has a receipt after `since_s`."""
+        """Wait until each topic has a receipt after `since_s`, and a delivery if it has a consumer."""
         deadline = time.monotonic() + deadline_s
-        while late := [each for each in self.topics if not self.times[each] or self.times[each][-1] < since_s]:
+        recorded = [self.times, self.delivered] if self._consumes else [self.times]
+        while late := [
+            topic for topic in self.topics for times in recorded if not times[topic] or times[topic][-1] < since_s
+        ]:
             if time.monotonic() > deadline:
-                raise SystemExit(f"{len(late)} topics have no receipt after {deadline_s} s: {late[:5]}")
+                raise SystemExit(f"{len(late)} topics have no receipt or delivery after {deadline_s} s: {late[:5]}")
             time.sleep(0.1)
 
     def stop(self) -> None:
+        """End the producers, and wait for the messages that have no receipt or are not delivered yet."""
         self._stop.set()
         self._thread.join()
+        for producer in self._producers:
+            producer.flush()
+        deadline = time.monotonic() + DEADLINE_S
+        while self._consumes and self.undelivered() and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._client.close()
 
 
-def divide(brokers: list[Broker]) -> None:
+def divide(brokers: Sequence[Broker]) -> None:
     """Give each broker its share of the bundles."""
     found = rest("GET", f"{brokers[0].http_url}/admin/v2/namespaces/{NAMESPACE}/bundles")
     for number, (lower, upper) in enumerate(pairwise(found["boundaries"])):
@@ -196,7 +266,7 @@ def divide(brokers: list[Broker]) -> None:
         )
 
 
-def owners(brokers: list[Broker], topics: list[str]) -> dict[str, str]:
+def owners(brokers: Sequence[Broker], topics: list[str]) -> dict[str, str]:
     """Return the owner's address of each topic."""
     return {
         topic: rest("GET", f"{brokers[0].http_url}/lookup/v2/topic/{topic.replace('://', '/')}")["brokerUrl"]
@@ -207,7 +277,7 @@ def owners(brokers: list[Broker], topics: list[str]) -> dict[str, str]:
 class Processors:
     """Processor seconds of this process, of brokers and servers, and of the whole machine, since the constructor."""
 
-    def __init__(self, brokers: list[Broker], cluster: BookKeeperCluster) -> None:
+    def __init__(self, brokers: Sequence[Broker], cluster: BookKeeperCluster) -> None:
         servers = [cluster.zookeeper.pid, *(bookie.pid for bookie in cluster.bookies)]
         self._roots = {
             "brokers": [broker.pid for broker in brokers],
@@ -230,15 +300,114 @@ class Processors:
         return {f"processors, {name}": f"{100 * each / sum(used.values()):.0f} %" for name, each in used.items()}
 
 
-def longest_pause(times: list[float], killed_s: float) -> tuple[float, float]:
-    """Return begin and end of the longest pause that ended after the kill."""
+def longest_pause(times: list[float], since_s: float) -> tuple[float, float]:
+    """Return begin and end of the longest pause that ended after `since_s`."""
     return max(
-        ((before, after) for before, after in pairwise(times) if after >= killed_s),
+        ((before, after) for before, after in pairwise(times) if after >= since_s),
         key=lambda pause: pause[1] - pause[0],
     )
 
 
-def measure(load: Load, brokers: list[Broker], cluster: BookKeeperCluster) -> dict[str, object]:
+class Restart(NamedTuple):
+    """The pauses while one broker ended and started again, in seconds."""
+
+    broker: str
+    took_s: float
+    """From the order to end until the process ended."""
+    receipts: dict[str, float]
+    """The longest pause between two receipts of each topic that the broker owned."""
+    deliveries: dict[str, float]
+    others_s: float
+    """The longest pause between two receipts of a topic of another broker."""
+
+    def figures(self) -> dict[str, object]:
+        return {
+            "broker": self.broker,
+            "end of the process": round(self.took_s, 2),
+            **pause_figures([self]),
+            "other topics, worst pause": round(self.others_s, 2),
+        }
+
+
+def pause_figures(restarts: Sequence[Restart]) -> dict[str, object]:
+    """Return the figures of all topics that moved."""
+    found: dict[str, object] = {"topics that moved": sum(len(each.receipts) for each in restarts)}
+    for label, lengths in (
+        ("receipts", [length for each in restarts for length in each.receipts.values()]),
+        ("deliveries", [length for each in restarts for length in each.deliveries.values()]),
+    ):
+        if lengths:
+            found |= {
+                f"{label}, median pause": round(statistics.median(lengths), 2),
+                f"{label}, 90 %": round(sorted(lengths)[len(lengths) * 9 // 10], 2),
+                f"{label}, 99 %": round(sorted(lengths)[len(lengths) * 99 // 100], 2),
+                f"{label}, worst pause": round(max(lengths), 2),
+            }
+    return found
+
+
+def end(broker: Broker, how: str) -> None:
+    """End a broker with a handover of its bundles, and wait for the end of its process."""
+    if how == SHUTDOWN:
+        rest("POST", f"{broker.http_url}/admin/v2/brokers/shutdown")
+        broker.wait()
+    else:
+        broker.stop(signal.SIGTERM)
+
+
+def wait_for_registrations(brokers: Sequence[Broker]) -> None:
+    """Wait until each broker lists all."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not all(len(rest("GET", f"{each.http_url}/admin/v2/brokers")) == len(brokers) for each in brokers):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the brokers do not list each other after {DEADLINE_S} s")
+        time.sleep(0.1)
+
+
+def restart(load: Load, brokers: Sequence[Broker], number: int, how: str) -> Restart:
+    """Restart one broker, and return the pauses of the topics."""
+    broker = brokers[number]
+    url, owner = broker.url, owners(brokers, load.topics)
+    began_s = time.monotonic()
+    end(broker, how)
+    took_s = time.monotonic() - began_s
+    load.wait_for_receipts(time.monotonic(), DEADLINE_S)
+    broker.start()
+    wait_for_registrations(brokers)
+    load.wait_for_receipts(time.monotonic() + SETTLE_S, DEADLINE_S)
+
+    def pauses(times: Mapping[str, list[float]], topics: Sequence[str]) -> dict[str, float]:
+        found = {topic: longest_pause(list(times[topic]), began_s) for topic in topics}
+        return {topic: after - before for topic, (before, after) in found.items()}
+
+    moved = [topic for topic in load.topics if owner[topic] == url]
+    others = pauses(load.times, [topic for topic in load.topics if owner[topic] != url])
+    return Restart(
+        f"broker{number}",
+        took_s,
+        pauses(load.times, moved),
+        pauses(load.delivered, moved),
+        max(others.values(), default=0.0),
+    )
+
+
+def roll(load: Load, brokers: Sequence[Broker], how: str) -> dict[str, object]:
+    """Restart all brokers one by one, and return the figures."""
+    restarts = []
+    for number in range(len(brokers)):
+        restarts.append(restart(load, brokers, number, how))
+        print(json.dumps(restarts[-1].figures()), flush=True)
+    load.stop()
+    return {
+        **pause_figures(restarts),
+        "receipts in all": sum(map(len, load.times.values())),
+        "failed sends": len(load.failures),
+        "receipted and not delivered": len(load.undelivered()),
+        "delivered out of order": len(load.disordered),
+    }
+
+
+def measure_kill(load: Load, brokers: Sequence[Broker], cluster: BookKeeperCluster) -> dict[str, object]:
     """Kill the last broker, and return the figures."""
     owner = owners(brokers, load.topics)
     victim = brokers[-1]
@@ -284,20 +453,26 @@ def main() -> None:
         help="brokers in the service URL of the clients: without the killed one, like a load balancer, or all",
     )
     parser.add_argument("--logs", type=Path, help="directory for the logs of the brokers")
+    parser.add_argument(
+        "--end", choices=(KILL, SIGTERM, SHUTDOWN), default=KILL, help="of one broker, or of each in turn"
+    )
+    parser.add_argument("--ensemble", type=int, default=2, help="bookies of a ledger; both quorums are 2")
     options = parser.parse_args()
+    kills = options.end == KILL
+    more = {"managedLedgerDefaultEnsembleSize": str(options.ensemble)}
     with (
         bookkeeper_cluster(3, zookeeper_settings=("maxSessionTimeout=60000",)) as cluster,
-        running_brokers(options.broker, options.brokers, options.session * 1000, cluster) as brokers,
+        running_brokers(options.broker, options.brokers, options.session * 1000, cluster, more=more) as brokers,
     ):
         bundles = {"bundles": {"numBundles": options.bundles}}
         rest("PUT", f"{brokers[0].http_url}/admin/v2/namespaces/{NAMESPACE}", bundles)
-        known = brokers[:-1] if options.service_url == "others" else brokers
-        load = Load(known, options.topics, options.interval)
+        known = brokers[:-1] if kills and options.service_url == "others" else brokers
+        load = Load(known, options.topics, options.interval, consumes=not kills)
         load.wait_for_receipts(0.0, DEADLINE_S)
         divide(brokers)
         load.wait_for_receipts(time.monotonic() + SETTLE_S, DEADLINE_S)
-        found = measure(load, brokers, cluster)
-        load.stop()
+        found = measure_kill(load, brokers, cluster) if kills else roll(load, brokers, options.end)
+        load.close()
         if options.logs:
             options.logs.mkdir(parents=True, exist_ok=True)
             for number in range(options.brokers):

@@ -152,8 +152,8 @@ async def check(factory: ManagedLedgerFactory, path: str, published: Published, 
     confirmed = dict(published.entries)
     assert len(confirmed) == len(published.entries)
     found: list[tuple[Position, bytes]] = []
-    while reader.has_more():
-        run = reader.read_cached(100, 1 << 20) or await reader.read(100, 1 << 20)
+    while (position := reader.next_entry()) is not None:
+        run = reader.read_cached(position, 100, 1 << 20) or await reader.read(100, 1 << 20)
         if run is not None:
             for index, payload in enumerate(run.payloads):
                 found.append((Position(run.ledger_id, run.first_entry_id + index), bytes(payload)))

@@ -81,10 +81,11 @@ class Traffic(ManagedLedgerWorld):
         live, model, real = picked
         self.note_trimmed(live)
         expected = [entry for entry in live.model.entries if entry.position >= model.read_next]
-        assert real.has_more() == bool(expected)
-        if not expected:
+        position = real.next_entry()
+        assert (position is not None) == bool(expected)
+        if position is None:
             return
-        run = real.read_cached(entries, size)
+        run = real.read_cached(position, entries, size)
         if run is None:
             try:
                 run = self.life.run(self.read_and_look(live, real, entries, size))

@@ -377,7 +377,7 @@ def single_holes_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
     def delete_one(self: CursorState, ledger_id: int, entry_id: int) -> int:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(cursor_state, "_add", lambda m, lid, e: (original if m is self._holes else add)(m, lid, e))
+            inner.setattr(cursor_state, "_add", lambda m, lid, e: (original if m is self.holes else add)(m, lid, e))
             return whole(self, ledger_id, entry_id)
 
     whole = CursorState._delete_one
@@ -402,7 +402,7 @@ def the_ends_of_runs_are_missed(patch: pytest.MonkeyPatch) -> None:
 
 def _advance_once(self: CursorState) -> None:
     following = self._ledgers.next_position(self.mark_delete_position)
-    holes = self._holes.get(following.ledger_id)
+    holes = self.holes.get(following.ledger_id)
     if holes is not None and following.entry_id in holes:
         self._move_mark(Position(following.ledger_id, cursor_state.end_of_run(holes, following.entry_id)))  # type: ignore[attr-defined]
 

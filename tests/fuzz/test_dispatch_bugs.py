@@ -85,11 +85,15 @@ def full_connections_are_written_to(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_worst_level_comes_first(patch: pytest.MonkeyPatch) -> None:
-    def take_turn(self: PriorityLevels) -> ConsumerState | None:
-        chosen = [level.take_turn() for level in reversed(self._levels)]
-        return next((consumer for consumer in chosen if consumer is not None), None)
+    take_turn = PriorityLevels.take_turn
 
-    patch.setattr(PriorityLevels, "take_turn", take_turn)
+    def reversed_turn(self: PriorityLevels) -> ConsumerState | None:
+        self._levels.reverse()
+        consumer = take_turn(self)
+        self._levels.reverse()
+        return consumer
+
+    patch.setattr(PriorityLevels, "take_turn", reversed_turn)
 
 
 def redeliveries_are_not_counted(patch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def waiting_entries_stay_with_the_former_owner(patch: pytest.MonkeyPatch) -> Non
 
 def the_last_entries_are_sent_again_first(patch: pytest.MonkeyPatch) -> None:
     def take(self: ReplaySet, max_entries: int, before: Position | None = None) -> list[Position]:
-        positions = [Position(ledger_id, e) for ledger_id, entries in self._by_ledger.items() for e in entries]
+        positions = [Position(ledger_id, e) for ledger_id, entries in self.by_ledger.items() for e in entries]
         positions = sorted(p for p in positions if before is None or p < before)[-max_entries:]
         for ledger_id, entry_id in positions:
             self.discard(ledger_id, (entry_id,))

@@ -199,7 +199,10 @@ def a_refusal_leaves_the_first_refused_entry(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_see_what_is_not_durable_yet(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ManagedLedger, "_readable", lambda self, position, max_entries: max_entries)
+    def read_cached(self: ManagedLedger, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+        return self._store.read_buffered(*position, max_entries, max_bytes)
+
+    patch.setattr(ManagedLedger, "read_cached", read_cached)
 
 
 def what_was_read_ahead_serves_other_ledgers(patch: pytest.MonkeyPatch) -> None:
@@ -248,11 +251,11 @@ def acks_without_receipt_are_never_written(patch: pytest.MonkeyPatch) -> None:
 
 def a_snapshot_misses_holes(patch: pytest.MonkeyPatch) -> None:
     def snapshot(self: CursorState) -> bytes:
-        holes, self._holes = self._holes, {}
+        holes, self.holes = self.holes, {}
         try:
             return whole(self)
         finally:
-            self._holes = holes
+            self.holes = holes
 
     whole = CursorState.snapshot
     patch.setattr(CursorState, "snapshot", snapshot)
@@ -382,7 +385,7 @@ def cursors_forget_ledgers_before_it_is_stored(patch: pytest.MonkeyPatch) -> Non
 
 def a_ledger_goes_before_its_last_entry_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
     def nearly(self: CursorState, ledger_id: int) -> bool:
-        holes = self._holes.get(ledger_id, ())
+        holes = self.holes.get(ledger_id, ())
         return original(self, ledger_id) or len(holes) > self._ledgers.entry_count_of(ledger_id) // 2
 
     original = CursorState.has_deleted_all_of

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pulsar
+import pytest
 from tests.support.cluster_brokers import FixedRegistry
 from tests.support.modelled_cluster import ClusterBroker, ModelledCluster, modelled_cluster, run_on_uvloop
 from tests.support.raw_client import RawClient
@@ -18,6 +19,7 @@ from tests.support.waiting import until
 
 from pybroker.client import connect
 from pybroker.cluster.bundles import hash_position
+from pybroker.metadata.cache_refresh import CacheRefresher
 from pybroker.model.names import TopicName
 from pybroker.transactions.coordinators import DEFAULT_COORDINATORS, partition_of
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -61,17 +63,18 @@ async def rest(
     return await asyncio.to_thread(_rest, url, method, body, follows=follows)
 
 
-def _looked_up(url: str, topic: str, **fields: Any) -> dict[str, Any]:
+def _asked(url: str, command: pb.BaseCommand.Type, **fields: Any) -> dict[str, Any]:
     client = RawClient(url)
     try:
         client.connect()
-        return client.request(pb.BaseCommand.LOOKUP, topic=topic, **fields)
+        return client.request(command, **fields)
     finally:
         client.close()
 
 
 async def look_up(broker: ClusterBroker, topic: str = TOPIC, **fields: Any) -> dict[str, Any]:
-    return await asyncio.to_thread(_looked_up, broker.registered.broker_service_url, topic, **fields)
+    url = broker.registered.broker_service_url
+    return await asyncio.to_thread(_asked, url, pb.BaseCommand.LOOKUP, topic=topic, **fields)
 
 
 @asynccontextmanager
@@ -152,6 +155,29 @@ def _bundle_path(broker: ClusterBroker) -> str:
     paths = [each.path for each in ownership.owned_bundles() if each.namespace.tenant == "public"]
     assert len(paths) == 1
     return paths[0]
+
+
+def test_new_tenant_and_namespace_are_known_before_the_broker_is_notified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CacheRefresher, "keep", lambda *_: None)  # the brokers are never notified
+    run_on_uvloop(_new_namespaces_are_known())
+
+
+async def _new_namespaces_are_known() -> None:
+    async with modelled_cluster() as cluster:
+        leader, other = cluster.brokers
+        tenant = {"adminRoles": [], "allowedClusters": ["c1"]}
+        assert await rest(leader, "PUT", "/admin/v2/tenants/new", tenant) == (204, None)
+        assert await rest(other, "PUT", "/admin/v2/namespaces/new/one") == (204, None)
+        assert await rest(leader, "GET", "/admin/v2/persistent/new/one") == (200, [])
+        assert await rest(leader, "PUT", "/admin/v2/namespaces/new/two") == (204, None)
+        url, topic = other.registered.broker_service_url, "persistent://new/two/orders"
+        answer = await asyncio.to_thread(_asked, url, pb.BaseCommand.PARTITIONED_METADATA, topic=topic)
+        assert answer["response"] == "Success"
+        assert await rest(leader, "PUT", "/admin/v2/namespaces/new/three") == (204, None)
+        answer = await asyncio.to_thread(_asked, url, pb.BaseCommand.LOOKUP, topic="persistent://new/three/orders")
+        assert answer["response"] == "Redirect"
+        answer = await asyncio.to_thread(_asked, url, pb.BaseCommand.LOOKUP, topic="persistent://new/absent/orders")
+        assert (answer["error"], answer["message"]) == ("TopicNotFound", "Namespace not found")
 
 
 def test_rest_calls_are_redirected_to_the_owner() -> None:

@@ -257,7 +257,7 @@ async def test_a_large_index_is_stored_and_read_back(broker: MemoryBroker, monke
     subscription = topic.subscriptions["s"]
     assert subscription.cursor.ledger.document.cursors["s"].delayed
     consumer = await broker.consumer(topic, "s", peer)
-    subscription.pump(0)
+    subscription.pump(0, 0)
     assert 0 < subscription.delayed.entry_count <= 20, "read back in slices of the pump's time"
     await settle()
     assert subscription.delayed.entry_count == 100

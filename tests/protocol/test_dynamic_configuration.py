@@ -187,8 +187,8 @@ async def test_a_superuser_is_made_and_unmade() -> None:
     async with memory_broker() as broker:
         authorization = broker.service.broker_context.authorization
         authorization.enabled = True
-        assert not authorization.may_all("new")
+        assert not await authorization.may_all("new")
         await broker.service.dynamic.set("superUserRoles", "boss,new")
-        assert authorization.may_all("new")
+        assert await authorization.may_all("new")
         await broker.service.dynamic.unset("superUserRoles")
-        assert not authorization.may_all("new")
+        assert not await authorization.may_all("new")

@@ -14,6 +14,7 @@ from tests.support.credentials import CertificateAuthority
 from tests.unit.admin.fake_broker import served
 
 from pybroker.admin.metrics.metrics_page import MetricsPage
+from pybroker.process.python_build import python_build
 from pybroker.wire import core
 
 
@@ -35,7 +36,9 @@ async def test_metrics_diagnostics_and_console_name_the_frame_decoder() -> None:
         (line,) = [line for line in page.splitlines() if line.startswith("pybroker_wire_core_info{")]
         assert line.endswith(" 1")
         assert all(label in line for label in labels.split(","))
-        assert (await http.call("GET", "/admin/v3/diagnostics")).json["wireCore"] == core.IMPLEMENTATION
+        diagnostics = (await http.call("GET", "/admin/v3/diagnostics")).json
+        assert diagnostics["wireCore"] == core.IMPLEMENTATION
+        assert diagnostics["pythonBuild"] == python_build()
         assert (await http.call("GET", "/admin/v3/console/broker")).json["wireCore"] == core.IMPLEMENTATION
 
 

@@ -13,7 +13,9 @@ from tests.support.rest import Answer, call
 
 from pybroker.auth.authorization import AuthorizationService
 from pybroker.auth.proxied_role import Principal
+from pybroker.config import BrokerConfig
 from pybroker.errors import AuthorizationError
+from pybroker.metadata.resources import Resources
 from pybroker.model.names import DOMAINS, PERSISTENT, NamespaceName, TopicName
 
 PERMISSIONS = "/admin/v2/namespaces/{}PermissionsOnTopics"
@@ -30,29 +32,29 @@ NONE = "-"
 class RefusingAuthorization(AuthorizationService):
     """Lets nobody in anywhere, and remembers what was asked for, by the letters of the document."""
 
-    def __init__(self) -> None:
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(BrokerConfig(), resources)  # disabled: no other rule applies
         self.asked: list[str] = []
-        self.enabled = False  # no other rule applies
 
-    def require_superuser(self, principal: Principal) -> None:
+    async def require_superuser(self, principal: Principal) -> None:
         self._refuse("S")
 
-    def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
+    async def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
         self._refuse("A")
 
-    def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
+    async def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
         self._refuse("A")
 
-    def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
+    async def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
         self._refuse("P")
 
-    def require_lookup(self, topic: TopicName, principal: Principal) -> None:
+    async def require_lookup(self, topic: TopicName, principal: Principal) -> None:
         self._refuse("L")
 
-    def require_produce(self, topic: TopicName, principal: Principal) -> None:
+    async def require_produce(self, topic: TopicName, principal: Principal) -> None:
         self._refuse("produce")
 
-    def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
+    async def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
         self._refuse("C")
 
     def _refuse(self, right: str) -> None:
@@ -80,7 +82,7 @@ async def demanded_rights(domain: str) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     async with memory_broker() as broker:
         await broker.topic("persistent://public/default/t")
-        broker.service.broker_context.authorization = authorization = RefusingAuthorization()
+        broker.service.broker_context.authorization = authorization = RefusingAuthorization(broker.service.resources)
         for route in routes_of(broker):
             if domain != PERSISTENT and "{domain}/{tenant}" not in route.path:
                 continue

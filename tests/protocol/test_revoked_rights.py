@@ -64,10 +64,9 @@ async def test_a_right_that_went_while_a_client_waited_for_the_topic_counts_no_m
     async with memory_broker(**SECURED) as broker:
         await grant(broker, {})
         topic, peer = await broker.topic(NAME), RecordingPeer(role="late")
+        producer = Producer(topic.producer_registry.remove, 1, "p", False, 0, peer, {}, broker.clock.now_ms)
         with pytest.raises(AuthorizationError):
-            broker.producer(topic, peer)
-        with pytest.raises(AuthorizationError):
-            await broker.consumer(topic, "s", peer)
+            await topic.producer_registry.enter(producer)
         assert not topic.producers
 
 

@@ -58,7 +58,7 @@ def _of_connections(life: BrokerLife) -> Iterator[str]:
         ("strangers", len(context.unauthenticated)),
         ("hosts with connections", len(context._by_host) - bool(of_brokers)),
         ("connections that do not read", len(context._stalled)),
-        ("connections held back by what they publish", len(context._held_publishers)),
+        ("connections held back by what they publish", len(context.held_publishers)),
         ("outboxes that hold something", len(context.outbox_shares)),
         ("active connections, as counted", life.runtime.stats.active_connections - len(of_brokers)),
     ):

@@ -110,13 +110,17 @@ class BrokerProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-            try:
-                self.process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                os.kill(self.process.pid, signal.SIGKILL)
-                self.process.wait()
-                raise
-        return self.process.returncode
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until the process ends by itself, and return the exit code. A process that does not end in time is killed."""
+        assert self.process is not None
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            raise
 
     @property
     def pid(self) -> int:

@@ -1,4 +1,4 @@
-"""A small OpenID Connect identity provider over TLS: discovery, keys, and tokens for client credentials.
+"""A small OpenID Connect identity provider over TLS: discovery, keys, and tokens for client credentials and for logins of users.
 
 Its keys are real and can be rotated. `faults` replaces the responses of paths, to test clients with a provider that is
 slow, broken or hostile.
@@ -6,18 +6,20 @@ slow, broken or hostile.
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
+import secrets
 import ssl
 import threading
 import time
-from base64 import b64decode
+from base64 import b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
@@ -27,6 +29,7 @@ from tests.support.credentials import CertificateFiles
 DISCOVERY = "/.well-known/openid-configuration"
 KEYS = "/keys"
 TOKEN = "/oauth/token"
+AUTHORIZE = "/authorize"
 AUDIENCE = "pulsar-cluster"
 Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
 Fault = Callable[[http.server.BaseHTTPRequestHandler], None]
@@ -68,6 +71,12 @@ class IdentityProvider:
         self.requests: Counter[str] = Counter()
         self.faults: dict[str, Fault] = {}
         self.token_requests: list[dict[str, str]] = []
+        self.authorize_requests: list[dict[str, str]] = []
+        self.user: str | None = "app"
+        """The user that the login page signs in; None: the login is refused."""
+        self.id_token_claims: dict[str, Any] = {}
+        """Claims that replace those of ID tokens."""
+        self._codes: dict[str, dict[str, str]] = {}
 
     def add_key(self, algorithm: str, key_id: str) -> None:
         self.keys[key_id] = new_key(algorithm), algorithm
@@ -167,15 +176,48 @@ class IdentityProvider:
         if fault is not None:
             fault(handler)
         elif path == DISCOVERY:
-            send(
-                handler, {"issuer": self.issuer, "jwks_uri": self.issuer + KEYS, "token_endpoint": self.issuer + TOKEN}
-            )
+            endpoints = {
+                "jwks_uri": KEYS,
+                "token_endpoint": TOKEN,
+                "authorization_endpoint": AUTHORIZE,
+            }
+            send(handler, {"issuer": self.issuer, **{name: self.issuer + path for name, path in endpoints.items()}})
+        elif path.startswith(AUTHORIZE):
+            self._authorize(handler, path)
         elif path == KEYS:
             send(handler, {"keys": self.published})
         elif path == TOKEN:
             self._issue(handler, body)
         else:
             send(handler, {"error": "not found"}, 404)
+
+    def _authorize(self, handler: http.server.BaseHTTPRequestHandler, path: str) -> None:
+        """Sign in `user` without asking, and send the browser back."""
+        form = {name: values[0] for name, values in parse_qs(urlsplit(path).query).items()}
+        self.authorize_requests.append(form)
+        assert form["response_type"] == "code"
+        assert form["code_challenge_method"] == "S256"
+        code = secrets.token_urlsafe(8)
+        self._codes[code] = form
+        answer = {"state": form["state"], **({"error": "access_denied"} if self.user is None else {"code": code})}
+        location = f"{form['redirect_uri']}?{urlencode(answer)}"
+        send(handler, b"", 302, Location=location)
+
+    def _issue_to_user(self, form: dict[str, str]) -> dict[str, object] | None:
+        """Return the answer for the code of a login; None if the code, its verifier or the client is wrong."""
+        login = self._codes.pop(form.get("code", ""), None)
+        digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
+        challenge = urlsafe_b64encode(digest).rstrip(b"=").decode()
+        client_id = form.get("client_id", "")
+        if (
+            login is None
+            or login["code_challenge"] != challenge
+            or login["redirect_uri"] != form.get("redirect_uri")
+            or self.clients.get(client_id) != form.get("client_secret")
+        ):
+            return None
+        token = self.token(str(self.user), aud=client_id, nonce=login["nonce"], **self.id_token_claims)
+        return {"id_token": token, "access_token": "opaque", "token_type": "Bearer"}
 
     def _issue(self, handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
         if handler.headers["content-type"].startswith("application/json"):
@@ -184,9 +226,13 @@ class IdentityProvider:
             form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
         scheme, _, basic = handler.headers.get("authorization", "").partition(" ")
         if scheme == "Basic":
-            form["client_id"], _, form["client_secret"] = b64decode(basic).decode().partition(":")
+            form["client_id"], _, form["client_secret"] = map(unquote, b64decode(basic).decode().partition(":"))
         self.token_requests.append(form)
         client_id = form.get("client_id", "")
+        if form.get("grant_type") == "authorization_code":
+            answer = self._issue_to_user(form)
+            send(handler, answer or {"error": "invalid_grant"}, 200 if answer else 400)
+            return
         if form.get("grant_type") != "client_credentials" or self.clients.get(client_id) != form.get("client_secret"):
             send(handler, {"error": "invalid_client", "error_description": "wrong client id or secret"}, 401)
             return

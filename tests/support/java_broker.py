@@ -110,10 +110,14 @@ class JavaBroker:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stop it if it runs, by default with an orderly unload of its topics."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the process ends by itself. A process that does not end in time is killed."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
+        assert process is not None
         try:
             process.wait(STOP_DEADLINE_S)
         except subprocess.TimeoutExpired:

@@ -1,15 +1,10 @@
 """A real ZooKeeper server for tests: one process with a small heap, from the published jars.
 
-The jars come from Maven Central by the command `mvn`, once, into Maven's local repository; the resolved class path is kept
-in the user's cache directory. Tests skip with the reason where Java or Maven is missing.
+Tests skip with the reason where Java, Maven or the jars are missing.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,44 +15,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tools import maven_jars
 
 PROJECT = Path(__file__).parent / "java_projects/zookeeper.xml"
 SET_COUNTER = Path(__file__).parent / "SetCounter.java"
 START_DEADLINE_S = 60.0
-RESOLVE_DEADLINE_S = 600.0
 TICK_MS = 500
 """Sessions last 2 to 20 ticks."""
 
 
-def cache_directory() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pybroker-tests"
-
-
 def class_path(project: Path = PROJECT) -> str:
     """Return the class path of a Maven project. Skips the test with the reason if it cannot be resolved."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            pytest.skip(f"needs the program `{program}` on the PATH (Java 17, Maven)")
-    digest = hashlib.sha256(project.read_bytes()).hexdigest()[:16]
-    directory = cache_directory() / f"{project.stem}-{digest}"
-    directory.mkdir(parents=True, exist_ok=True)
-    found = directory / "class-path.txt"
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may begin at once
-        if found.exists() and all(Path(jar).exists() for jar in found.read_text().split(os.pathsep)):
-            return found.read_text()
-        shutil.copy(project, directory / "pom.xml")
-        command = ["mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=resolved.txt"]
-        try:
-            result = subprocess.run(
-                command, cwd=directory, capture_output=True, text=True, timeout=RESOLVE_DEADLINE_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"the jars of {project.name} were not resolved within {RESOLVE_DEADLINE_S:g} s")
-        if result.returncode:
-            pytest.skip(f"Maven cannot resolve the jars of {project.name}: {result.stdout[-300:]}")
-        found.write_text((directory / "resolved.txt").read_text().strip())
-        return found.read_text()
+    try:
+        return maven_jars.class_path(project)
+    except maven_jars.JarsMissing as error:
+        pytest.skip(str(error))
 
 
 def free_port() -> int:

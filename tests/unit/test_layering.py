@@ -334,6 +334,7 @@ PURE = (
     "broker.limits.rate_buckets",
     "broker.context.read_leases",
     "broker.limits.subscribe_rate_limit",
+    "broker.delivery.dispatch_stall",
     "broker.delivery.entry_kinds",
     "broker.delivery.markers",
     "broker.delivery.stages",
@@ -371,6 +372,8 @@ PURE = (
     "admin.http.strict_head",
     "auth.provider_names",
     "auth.plugins",
+    "auth.known_superusers",
+    "auth.openid.pending_login",
     "auth.token_claims",
     "config.dynamic",
     "config.only_in_pulsar",
@@ -408,7 +411,7 @@ PURE = (
 )
 THAT_PERFORM = (
     "asyncio concurrent fcntl http io logging mmap multiprocessing os pathlib queue random resource secrets select"
-    " selectors shutil signal socket sqlite3 ssl subprocess sys tempfile threading time uvloop"
+    " selectors shutil signal socket sqlite3 ssl subprocess sys sysconfig tempfile threading time uvloop"
 )
 IMPURE_IMPORTS = frozenset(THAT_PERFORM.split())
 READ_WHEN_IMPORTED = {"wire.core": {"os"}}

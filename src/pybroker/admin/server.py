@@ -24,6 +24,7 @@ from pybroker.admin.brokers import (
 )
 from pybroker.admin.brokers.openapi_routes import OpenApiRoutes
 from pybroker.admin.brokers.share_routes import ShareRoutes
+from pybroker.admin.console.console_login import ConsoleLogin
 from pybroker.admin.console.console_routes import ConsoleRoutes
 from pybroker.admin.entries import lease_routes, message_routes
 from pybroker.admin.entries.entry_routes import EntryRoutes
@@ -149,6 +150,7 @@ class HttpServer:
         broker_stats = BrokerStatsRoutes(self.rates)
         self.entries = EntryRoutes(broker)
         self.console = ConsoleRoutes(broker, self.rates)
+        login = ConsoleLogin(broker)
         shares = ShareRoutes(broker, self.console.sampler)
         own = [
             *metrics.routes(),
@@ -159,9 +161,9 @@ class HttpServer:
             *shares.routes(),
         ]
         further = [route for service in services for route in service.routes()]
-        routes = [*own, *self.entries.routes(), *self.console.routes(), *further, *nouns]
+        routes = [*own, *self.entries.routes(), *login.routes(), *self.console.routes(), *further, *nouns]
         self.routes: Sequence[BaseRoute] = [*OpenApiRoutes(routes).routes(), *routes]
-        self._application = Application(broker, self.routes)
+        self._application = Application(broker, self.routes, login)
         self.limits = self._application.limits
         self._tls_context = tls_context
         self._plain_port: Port | ProxiedPort | None = None

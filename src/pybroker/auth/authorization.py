@@ -5,17 +5,24 @@ The `require` methods raise AuthorizationError with the missing permission; neve
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from inspect import iscoroutinefunction
 
 from pybroker.auth import plugins
-from pybroker.auth.authorization_provider import AuthorizationEnvironment, AuthorizationProvider
+from pybroker.auth.authorization_provider import QUESTIONS, AuthorizationEnvironment, AuthorizationProvider
+from pybroker.auth.known_superusers import KnownSuperusers
+from pybroker.auth.permission import Permission, PermissionChanges
+from pybroker.auth.provider_questions import ProviderQuestions
 from pybroker.auth.proxied_role import Principal, ProxiedRole, client_role, refusal_of_roles, roles_of
 from pybroker.auth.pulsar_authorization import PulsarAuthorizationProvider, without_role
 from pybroker.config.broker_config import BrokerConfig
 from pybroker.config.setting_types import ConfigError
-from pybroker.errors import AuthorizationError
+from pybroker.errors import AuthorizationError, BrokerError
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.tasks import TaskOwner
 from pybroker.waiting.fair_shares import Holder, holder_of_role
 
 _BUILT_IN = "PulsarAuthorizationProvider"
@@ -43,77 +50,170 @@ def _provider_class(config: BrokerConfig) -> type[AuthorizationProvider]:
         return PulsarAuthorizationProvider
     # mypy refuses an abstract class as an argument for type[Provider].
     base: type[AuthorizationProvider] = AuthorizationProvider  # type: ignore[type-abstract]
-    return plugins.plugin(plugins.AUTHORIZATION, name, "authorizationProvider", base, _BUILT_IN)
+    found = plugins.plugin(plugins.AUTHORIZATION, name, "authorizationProvider", base, _BUILT_IN)
+    if missing := [each for each in QUESTIONS if not iscoroutinefunction(getattr(found, each))]:
+        raise ConfigError(f"authorizationProvider: {name!r} must declare `async def` for {', '.join(missing)}")
+    return found
 
 
 class AuthorizationService:
-    """Authorization checks of one broker. The constructor raises ConfigError."""
+    """Authorization checks of one broker. The constructor raises ConfigError.
 
-    def __init__(self, config: BrokerConfig, resources: Resources) -> None:
+    The `require` methods also raise ServiceNotReady, if the provider does not answer in time.
+    """
+
+    def __init__(self, config: BrokerConfig, resources: Resources, clock: Clock | None = None) -> None:
         self.enabled = config.authorization_enabled
+        self.changes = PermissionChanges()
+        self.recheck: Callable[[], object] = lambda: None
+        """Begins the check of everything that clients have open. Set by the broker."""
         self._proxy_roles = frozenset(config.proxy_roles)
         check_configuration(config)
-        environment = AuthorizationEnvironment(config, resources)
+        environment = AuthorizationEnvironment(config, resources, clock or Clock(), self.permissions_changed)
         self._provider = plugins.created(
             "authorizationProvider", config.authorization_provider, lambda: _provider_class(config).create(environment)
         )
+        self.questions = ProviderQuestions(
+            type(self._provider).__name__,
+            config.authorization_timeout_millis / 1000,
+            config.authorization_max_pending_questions,
+        )
+        self._superusers = KnownSuperusers()
+        self._being_learned: set[str | None] = set()
+        self._tasks = TaskOwner("authorization")
 
-    def require_produce(self, topic: TopicName, principal: Principal) -> None:
+    async def close(self) -> None:
+        await self._tasks.close()
+        await self._provider.close()
+
+    def permissions_changed(self) -> None:
+        """Ask the provider again for everything that clients have open."""
+        self.recheck()
+
+    async def learn_superusers_again(self) -> None:
+        """Ask again whether the known superusers are superusers, after a change that may concern any role."""
+        self._superusers.forget_others()
+        for role in self._superusers.roles():
+            try:
+                await self._is_superuser(role)
+            except BrokerError:
+                self._superusers.forget()
+                return
+
+    def permission(self, ask: Callable[[], Awaitable[None]]) -> Permission:
+        """Return a permission that is current until the next change of permissions. `ask` asks for it."""
+        return Permission(self.changes, ask)
+
+    async def require_produce(self, topic: TopicName, principal: Principal) -> None:
         for each in self._checked(principal):
-            self._provider.require_produce(topic, each)
+            await self.questions.ask(each, self._provider.require_produce(topic, each))
 
-    def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
+    async def require_consume(self, topic: TopicName, subscription: str, principal: Principal) -> None:
         for each in self._checked(principal):
-            self._provider.require_consume(topic, subscription, each)
+            await self.questions.ask(each, self._provider.require_consume(topic, subscription, each))
 
-    def require_lookup(self, topic: TopicName, principal: Principal) -> None:
+    async def require_lookup(self, topic: TopicName, principal: Principal) -> None:
         for each in self._checked(principal):
-            self._provider.require_lookup(topic, each)
+            await self.questions.ask(each, self._provider.require_lookup(topic, each))
 
-    def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
+    async def require_list_topics(self, namespace: NamespaceName, principal: Principal) -> None:
         for each in self._checked(principal):
-            self._provider.require_list_topics(namespace, each)
+            await self.questions.ask(each, self._provider.require_list_topics(namespace, each))
 
-    def may_all(self, principal: Principal) -> bool:
+    async def may_all(self, principal: Principal) -> bool:
         """Return whether the principal is a superuser, or authorization is disabled."""
-        return all(self._provider.is_superuser(each) for each in self._checked(principal))
+        for each in self._checked(principal):
+            if not await self._is_superuser(each):
+                return False
+        return True
 
-    def may_use(self, owner: str | None, principal: Principal) -> bool:
+    async def may_use(self, owner: str | None, principal: Principal) -> bool:
         """Return whether `principal` may use an object that the role `owner` owns; None: the object has no owner."""
-        return owner is None or owner == client_role(principal) or self.may_all(principal)
+        return owner is None or owner == client_role(principal) or await self.may_all(principal)
+
+    def is_known_to_use(self, owner: str | None, principal: Principal) -> bool:
+        """Return `may_use` by the last answers of the provider, for each message of a transaction."""
+        if owner is None or owner == client_role(principal):
+            return True
+        return all(self._is_known_superuser(each) for each in self._checked(principal))
 
     def holder(self, principal: Principal, nameless: str) -> Holder:
         """Return the account for fair shares and queues: the client's role, or `nameless` (such as its address) if it has
-        none.
+        none. By the last answers of the provider; see `learn`.
         """
         role = client_role(principal)
         if role is None:
             return Holder(nameless)
-        is_operator = self.enabled and all(self._provider.is_superuser(each) for each in roles_of(principal))
+        is_operator = self.enabled and all(self._is_known_superuser(each) for each in roles_of(principal))
         return holder_of_role(role, is_operator=is_operator)
 
-    def may_produce_somewhere(self, principal: Principal) -> Generator[None, None, bool]:
-        """Return whether `principal` may produce to at least one topic. Yields after parts of a long search."""
+    async def learn(self, principal: Principal) -> None:
+        """Learn whether the roles of `principal` are superusers; in the background if the provider does not answer from
+        memory.
+        """
+        if not self.enabled or principal is None:
+            return
+        if self.questions.has_waited:
+            self.learn_soon(principal)
+        else:
+            for each in roles_of(principal):
+                await self._learn(each)
+
+    def learn_soon(self, principal: Principal) -> None:
+        """Learn in the background whether the roles of a connected client are superusers."""
+        if self.enabled and principal is not None:
+            for each in roles_of(principal):
+                self._is_known_superuser(each)
+
+    async def may_produce_somewhere(self, principal: Principal) -> bool:
+        """Return whether `principal` may produce to at least one topic."""
         for each in self._checked(principal):
-            if not (yield from self._provider.may_produce_somewhere(each)):
+            if not await self.questions.ask(each, self._provider.may_produce_somewhere(each)):
                 return False
         return True
 
-    def require_superuser(self, principal: Principal) -> None:
+    async def require_superuser(self, principal: Principal) -> None:
         for each in self._checked(principal):
-            if not self._provider.is_superuser(each):
+            if not await self._is_superuser(each):
                 raise _missing_rank(each, "is not a superuser", "superUserRoles must contain the role")
 
-    def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
+    async def require_tenant_admin(self, tenant: str, principal: Principal) -> None:
         for each in self._checked(principal):
-            if not self._provider.administers(tenant, each):
+            if not await self._administers(tenant, each):
                 raise _missing_rank(each, f"does not administer tenant {tenant}", _administrator_of(tenant))
 
-    def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
+    async def require_namespace_admin(self, namespace: NamespaceName, principal: Principal) -> None:
         for each in self._checked(principal):
-            if not self._provider.administers(namespace.tenant, each):
+            if not await self._administers(namespace.tenant, each):
                 what = f"does not administer namespace {namespace}"
                 raise _missing_rank(each, what, _administrator_of(namespace.tenant))
+
+    async def _administers(self, tenant: str, role: str | None) -> bool:
+        return await self.questions.ask(role, self._provider.administers(tenant, role))
+
+    async def _is_superuser(self, role: str | None) -> bool:
+        asked_at = self.changes.count
+        is_superuser = await self.questions.ask(role, self._provider.is_superuser(role))
+        if asked_at == self.changes.count:
+            self._superusers.answered(role, is_superuser=is_superuser)
+        return is_superuser
+
+    async def _learn(self, role: str | None) -> None:
+        if not self._superusers.is_answered(role):
+            with suppress(BrokerError):
+                await self._is_superuser(role)
+
+    def _is_known_superuser(self, role: str | None) -> bool:
+        if not self._superusers.is_answered(role) and role not in self._being_learned:
+            self._being_learned.add(role)
+            self._tasks.start(self._learn_later(role), "superuser")
+        return role in self._superusers
+
+    async def _learn_later(self, role: str | None) -> None:
+        try:
+            await self._learn(role)
+        finally:
+            self._being_learned.discard(role)
 
     def with_original_principal(self, role: str | None, original: str, *, may_be_equal: bool = False) -> Principal:
         """Return the principal of a client whose role a proxy with `role` names, or `role` if it names none.

@@ -1,14 +1,14 @@
 """Interface of authorization: what a role may do.
 
-The broker creates one provider when it starts, and asks it for each request, on its event loop. A provider must answer
-from memory: it must not block or wait. A provider of external rules keeps a copy of them and refreshes the copy in a
-thread.
+The broker creates one provider when it starts, and asks it on its event loop: when a client creates a producer or
+consumer, looks up a topic or sends a REST request, and not for each message. A provider may await a remote service. It
+must not block the event loop, and must not suppress cancellation.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,6 +16,7 @@ from pybroker.config.broker_config import BrokerConfig
 from pybroker.errors import AuthorizationError
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
+from pybroker.runtime.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,52 +27,75 @@ class AuthorizationEnvironment:
 
     config: BrokerConfig
     resources: Resources
+    clock: Clock
+    permissions_changed: Callable[[], None]
+    """Tells the broker that permissions have changed outside of it: it asks again for everything that clients have open.
+    Must be called on the event loop of the broker."""
+
+
+QUESTIONS = (
+    "is_superuser",
+    "administers",
+    "require_produce",
+    "require_consume",
+    "require_lookup",
+    "require_list_topics",
+    "may_produce_somewhere",
+)
+"""The methods that answer questions. All are coroutine functions."""
 
 
 class AuthorizationProvider(ABC):
     """Rules of one kind. `role` is None for a client without a role.
 
-    The `require` methods raise AuthorizationError with a reason for the client and the log. The broker checks open
-    producers and consumers again when the policies of their namespace, the administrators of their tenant, or a dynamic
-    key such as `superUserRoles` change.
+    The `require` methods return nothing for a permission, and raise AuthorizationError with a reason for the client and
+    the log. A question without an answer within `authorizationTimeoutMillis` is cancelled, and the client receives
+    ServiceNotReady; any exception that is no error of the broker refuses the request, too.
+
+    The broker asks again for open producers, consumers and sessions when the policies of their namespace, the
+    administrators of their tenant, or a dynamic key such as `superUserRoles` change.
     """
 
     @classmethod
     @abstractmethod
     def create(cls, environment: AuthorizationEnvironment) -> Self:
-        """Create the provider when the broker starts. Raises ConfigError."""
+        """Create the provider when the broker starts. Raises ConfigError. Must not start tasks or connections, because
+        the broker also creates providers to check a configuration.
+        """
 
     @abstractmethod
-    def is_superuser(self, role: str | None) -> bool:
+    async def is_superuser(self, role: str | None) -> bool:
         """Return whether the role may do everything."""
 
     @abstractmethod
-    def administers(self, tenant: str, role: str | None) -> bool:
+    async def administers(self, tenant: str, role: str | None) -> bool:
         """Return whether the role may change namespaces, topics and policies of the tenant."""
 
     @abstractmethod
-    def require_produce(self, topic: TopicName, role: str | None) -> None: ...
+    async def require_produce(self, topic: TopicName, role: str | None) -> None: ...
 
     @abstractmethod
-    def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
+    async def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
         """`subscription` is empty for requests that concern no particular subscription."""
 
-    def require_lookup(self, topic: TopicName, role: str | None) -> None:
+    async def require_lookup(self, topic: TopicName, role: str | None) -> None:
         """Default: a role that may produce or consume may find the topic's broker."""
         try:
-            self.require_produce(topic, role)
+            await self.require_produce(topic, role)
         except AuthorizationError:
-            self.require_consume(topic, "", role)
+            await self.require_consume(topic, "", role)
 
-    def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
+    async def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
         """Default: only administrators of the tenant."""
-        if not self.administers(namespace.tenant, role):
+        if not await self.administers(namespace.tenant, role):
             raise AuthorizationError(f"role {role!r} may not list the topics of {namespace}")
 
-    def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether the role may produce to at least one topic. A long search yields after each millisecond.
+    async def may_produce_somewhere(self, role: str | None) -> bool:
+        """Return whether the role may produce to at least one topic.
 
         Default: every role. It may register a sink of transactions, which does not allow it to produce.
         """
-        yield from ()
         return role is not None
+
+    async def close(self) -> None:  # noqa: B027  (most providers have nothing to release)
+        """Release connections and tasks when the broker stops."""

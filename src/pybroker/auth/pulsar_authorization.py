@@ -17,6 +17,8 @@ from pybroker.errors import AuthorizationError
 from pybroker.metadata.resources import Resources
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.model.policies import AuthAction, NamespacePolicies, SubscriptionAuthMode
+from pybroker.runtime.clock import Clock
+from pybroker.runtime.time_slices import in_slices
 
 TOPICS_A_STEP = 100
 
@@ -24,44 +26,45 @@ TOPICS_A_STEP = 100
 class PulsarAuthorizationProvider(AuthorizationProvider):
     """Authorization by `superUserRoles`, by `adminRoles` of tenants, and by permissions in policies."""
 
-    def __init__(self, config: BrokerConfig, resources: Resources) -> None:
+    def __init__(self, config: BrokerConfig, resources: Resources, clock: Clock) -> None:
         self._config = config
+        self._clock = clock
         self._resources = resources
         self._wildcards = config.authorization_allow_wildcards_matching
 
     @classmethod
     def create(cls, environment: AuthorizationEnvironment) -> Self:
-        return cls(environment.config, environment.resources)
+        return cls(environment.config, environment.resources, environment.clock)
 
-    def is_superuser(self, role: str | None) -> bool:
+    async def is_superuser(self, role: str | None) -> bool:
         return role in self._config.super_user_roles  # a dynamic key
 
-    def administers(self, tenant: str, role: str | None) -> bool:
-        if self.is_superuser(role):
+    async def administers(self, tenant: str, role: str | None) -> bool:
+        if await self.is_superuser(role):
             return True
         info = self._resources.tenant(tenant)
         return info is not None and role in info.adminRoles
 
-    def require_produce(self, topic: TopicName, role: str | None) -> None:
-        if not self._may(topic, role, AuthAction.PRODUCE):
+    async def require_produce(self, topic: TopicName, role: str | None) -> None:
+        if not await self._may(topic, role, AuthAction.PRODUCE):
             raise _missing_grant(role, f"may not produce to {topic}", topic.namespace, AuthAction.PRODUCE)
 
-    def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
-        if self.administers(topic.tenant, role):
+    async def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
+        if await self.administers(topic.tenant, role):
             return
-        if not self._may(topic, role, AuthAction.CONSUME):
+        if not await self._may(topic, role, AuthAction.CONSUME):
             raise _missing_grant(role, f"may not consume from {topic}", topic.namespace, AuthAction.CONSUME)
         policies = self._resources.namespace(topic.namespace)
         if policies is not None and role is not None and subscription:
             _require_subscription(policies, topic, subscription, role)
 
-    def require_lookup(self, topic: TopicName, role: str | None) -> None:
-        if not self._may(topic, role, AuthAction.PRODUCE, AuthAction.CONSUME):
+    async def require_lookup(self, topic: TopicName, role: str | None) -> None:
+        if not await self._may(topic, role, AuthAction.PRODUCE, AuthAction.CONSUME):
             what = f"may neither produce to nor consume from {topic}"
             raise _missing_grant(role, what, topic.namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
-    def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
-        if self.administers(namespace.tenant, role):
+    async def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
+        if await self.administers(namespace.tenant, role):
             return
         policies = self._resources.namespace(namespace)
         granted = policies.auth_policies.namespace_auth if policies is not None else {}
@@ -69,16 +72,19 @@ class PulsarAuthorizationProvider(AuthorizationProvider):
             what = f"may not list the topics of {namespace}"
             raise _missing_grant(role, what, namespace, AuthAction.PRODUCE, AuthAction.CONSUME)
 
-    def may_produce_somewhere(self, role: str | None) -> Generator[None, None, bool]:
-        """Return whether `role` may produce to at least one topic. Yields after each namespace."""
-        if self.is_superuser(role):
+    async def may_produce_somewhere(self, role: str | None) -> bool:
+        if await self.is_superuser(role):
             return True
         if role is None:
             return False
-        tenants = self._resources.tenants()
-        if any(self.administers(tenant, role) for tenant in tenants):
-            return True
-        wanted = (AuthAction.PRODUCE,)
+        for tenant in self._resources.tenants():
+            if await self.administers(tenant, role):
+                return True
+        return await in_slices(self._may_produce_in_namespaces(role), self._clock)
+
+    def _may_produce_in_namespaces(self, role: str) -> Generator[None, None, bool]:
+        """Return whether a namespace or topic grants `role` to produce. Yields after each namespace."""
+        tenants, wanted = self._resources.tenants(), (AuthAction.PRODUCE,)
         for tenant in tenants:
             for namespace in self._resources.namespaces(tenant):
                 yield
@@ -95,8 +101,8 @@ class PulsarAuthorizationProvider(AuthorizationProvider):
                         yield
         return False
 
-    def _may(self, topic: TopicName, role: str | None, *actions: AuthAction) -> bool:
-        if self.administers(topic.tenant, role):
+    async def _may(self, topic: TopicName, role: str | None, *actions: AuthAction) -> bool:
+        if await self.administers(topic.tenant, role):
             return True
         policies = self._resources.namespace(topic.namespace)
         if policies is None or role is None:

@@ -94,7 +94,10 @@ def _require_readable(key: str, path: str) -> None:
 
 
 def _no_password() -> bytes:
-    raise ValueError("the private key is encrypted with a password")
+    raise ValueError(
+        "the private key is encrypted with a password, which is not supported: store the key without a password, in a "
+        "file that only the broker's user can read"
+    )
 
 
 def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:

@@ -46,6 +46,7 @@ from pybroker.broker.maintenance.inactive_topics import InactiveTopics
 from pybroker.broker.maintenance.periodic_maintenance import Maintenance
 from pybroker.broker.policies.change_events import ChangeEvents
 from pybroker.broker.policies.live_settings import LiveSettings
+from pybroker.broker.policies.permission_rechecks import PermissionRechecks
 from pybroker.broker.policies.policies_in_force import PoliciesInForce
 from pybroker.broker.policies.policy_changes import PolicyChanges
 from pybroker.broker.transactions.participation import TakingPart
@@ -61,6 +62,7 @@ from pybroker.metadata.partitioned_topics import PartitionedTopics
 from pybroker.metadata.resource_groups import ResourceGroups
 from pybroker.metadata.resources import Resources
 from pybroker.metadata.session_report import SessionState
+from pybroker.model import system_topics
 from pybroker.model.names import NamespaceName, TopicName
 from pybroker.process.file_descriptors import Descriptors
 from pybroker.runtime import logs
@@ -158,8 +160,10 @@ class BrokerService:
         self.topic_watchers = TopicWatchers(broker_context, directory)
         directory.listen(self.topic_watchers)
         self.change_events = ChangeEvents(broker_context, topics)
+        self.permission_rechecks = PermissionRechecks(broker_context, loaded)
+        self.permission_rechecks.add(self.topic_watchers)
         self._policy_changes = policy_changes = PolicyChanges(
-            broker_context, loaded, self.topic_watchers, self.change_events, partitioned
+            broker_context, loaded, self.permission_rechecks, self.change_events, partitioned
         )
         self.policies_in_force = PoliciesInForce(broker_context, loaded, partitioned)
         LiveSettings(self.dynamic, broker_context, policy_changes)
@@ -209,6 +213,7 @@ class BrokerService:
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
         try:
+            await self._read_missing(topic.namespace)
             if self.cluster_lookups is not None:
                 answer = await self.cluster_lookups.answer(
                     topic, listener_name, parking, is_authoritative=is_authoritative
@@ -227,8 +232,9 @@ class BrokerService:
         """Return the partition count; 0 for a topic without partitions.
 
         With `create`, create a missing topic if automatic creation makes it partitioned; the first producer or consumer
-        creates other topics. Raises TopicNotFound, NotAllowedError.
+        creates other topics. Raises TopicNotFound, NotAllowedError, StoreError.
         """
+        await self._read_missing(topic.namespace)
         self.require_namespace(topic.namespace)
         if topic == ASSIGN and self.transactions.is_enabled:
             return self.transactions.count  # also before the partitioned topic exists in the metadata
@@ -243,6 +249,10 @@ class BrokerService:
     @property
     def pending_metadata_requests(self) -> int:
         return self._metadata_requests
+
+    async def _read_missing(self, namespace: NamespaceName) -> None:
+        if not system_topics.is_heartbeat_namespace(namespace):
+            await self.resources.read_missing(namespace)
 
     def require_namespace(self, namespace: NamespaceName) -> None:
         if self.resources.namespace(namespace) is None and not self.presence.is_own(namespace):
@@ -374,6 +384,7 @@ class BrokerService:
         await self._closing.close_all()
         await self.broker_context.tasks.close()
         await self._closing.close_all()  # topics whose load ended meanwhile
+        await self.broker_context.authorization.close()
         await self.ledgers.close()
         self.refused_accesses.flush()
         self.runtime.cancel_timers()
@@ -394,7 +405,7 @@ def new_broker_context(
         metadata_store,
         resources,
         ledgers,
-        authorization=AuthorizationService(config, resources),
+        authorization=AuthorizationService(config, resources, runtime.clock),
         schemas=SchemaRegistry(metadata_store, runtime.clock, schema_storage),
         waiting=WaitingRequests(config),
         producer_names=ProducerNames(config.cluster_name, metadata_store, runtime.clock),

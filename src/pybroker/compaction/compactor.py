@@ -25,13 +25,13 @@ from pybroker.managed_ledger.managed_ledger import ManagedLedger
 from pybroker.memory.broker_memory import Holding, Memory
 from pybroker.model.position import Position
 from pybroker.runtime.clock import Clock
+from pybroker.runtime.time_slices import BackgroundSlices
 
 READ_ENTRIES = 1000
 READ_BYTES = 1024 * 1024
 WRITE_BYTES = 256 * 1024
 BUFFERS_BYTES = 2 * READ_BYTES + WRITE_BYTES
 """The buffers of reads and writes. The compaction waits for this memory before it begins."""
-SLICE_MS = 1.0
 THREAD_COST_BYTES = 128 * 1024
 """An entry with a larger uncompressed size is decoded in a thread, because it would block the event loop for too long.
 """
@@ -73,7 +73,7 @@ class Compactor:
         self._read_timeout_s = read_timeout_s
         self._survivors = Survivors(keeps_messages_without_key=keeps_messages_without_key)
         self.progress = Progress()
-        self._slice_ends_ms = 0.0
+        self._slices = BackgroundSlices(clock)
         self._drops = 0  # how often the view had been deleted at the start
 
     async def run(self, end: Position) -> None:
@@ -121,11 +121,12 @@ class Compactor:
                 await self._timed(act, entry)
 
     async def _timed(self, act: Callable[[Position, bytes], _Result], entry: CompactedEntry) -> _Result:
-        if opening_cost(entry.payload) >= THREAD_COST_BYTES:
+        cost_bytes = opening_cost(entry.payload)
+        if cost_bytes >= THREAD_COST_BYTES:
+            self._count_room(cost_bytes)
             return await asyncio.to_thread(act, entry.position, entry.payload)
-        if self._clock.monotonic_ms() >= self._slice_ends_ms:
-            await asyncio.sleep(0)
-            self._slice_ends_ms = self._clock.monotonic_ms() + SLICE_MS
+        if self._slices.has_ended():
+            await self._slices.next()
         return act(entry.position, entry.payload)
 
     async def _read(self, before: CompactedInfo | None, end: Position) -> AsyncIterator[list[CompactedEntry]]:
@@ -166,16 +167,18 @@ class Compactor:
             raise LedgerFenced(
                 f"the compaction of {self._ledger.name} was stopped, because the compacted view of the topic was deleted meanwhile"
             )
-        self._require_room(entries)
+        self._require_room()
         self.progress.read_entries += len(entries)
         self.progress.read_bytes += sum(len(entry.payload) for entry in entries)
 
-    def _require_room(self, entries: list[CompactedEntry]) -> None:
+    def _count_room(self, opened_bytes: int) -> None:
+        """Count the memory of the compaction while an entry of `opened_bytes` is decoded."""
         # The decoded form of an entry is released before the next one.
-        opened_bytes = max((opening_cost(entry.payload) for entry in entries), default=0)
-        noted_bytes = self._survivors.size_bytes
-        self._room.count(BUFFERS_BYTES + noted_bytes + opened_bytes)
-        most_bytes = self._memory.compaction.most_bytes
+        self._room.count(BUFFERS_BYTES + self._survivors.size_bytes + opened_bytes)
+
+    def _require_room(self) -> None:
+        self._count_room(THREAD_COST_BYTES)
+        noted_bytes, most_bytes = self._survivors.size_bytes, self._memory.compaction.most_bytes
         if noted_bytes > most_bytes:
             raise NotAllowedError(
                 f"the compaction needs {noted_bytes >> 20} MiB of memory for {self._survivors.key_count} "

@@ -1,9 +1,13 @@
 // Requests to the broker. Credentials are sent in the Authorization header only. If the user requests it, they are stored in this
-// tab's sessionStorage; otherwise they are lost with the page. Client certificates are the browser's task.
+// tab's sessionStorage; otherwise they are lost with the page. Client certificates are the browser's task. After a login with OpenID
+// Connect, the browser sends the id of the session, which scripts cannot read.
 
 const KEPT = "pybroker.authorization";
+const PLACE = "pybroker.place";
+const OF_PAGE = { "X-Pybroker-Console": "1" }; // without this header, the broker ignores the session
 
 let authorization = sessionStorage.getItem(KEPT);
+let hasSession = false;
 
 export class ApiError extends Error {
   constructor(status, reason) {
@@ -14,7 +18,32 @@ export class ApiError extends Error {
 }
 
 export function isSignedIn() {
-  return authorization !== null;
+  return authorization !== null || hasSession;
+}
+
+/** Ask how users sign in: `openid` is whether they can use OpenID Connect, `session` whether this browser is signed in with it. */
+export async function waysToSignIn() {
+  try {
+    const response = await fetch("/console/sign-in", { credentials: "same-origin", cache: "no-store" });
+    const ways = await response.json();
+    hasSession = authorization === null && ways.session === true;
+    return { ...ways, session: hasSession };
+  } catch {
+    return { openid: false, session: false }; // other requests report this
+  }
+}
+
+/** Leave the page for the login with OpenID Connect. It comes back to the same place. */
+export function signInWithOpenId() {
+  sessionStorage.setItem(PLACE, location.hash);
+  location.assign("/console/login");
+}
+
+/** Go to the place of the page from which the user left for the login. */
+export function returnToPlace() {
+  const place = sessionStorage.getItem(PLACE);
+  sessionStorage.removeItem(PLACE);
+  if (place && location.hash === "") history.replaceState(null, "", place);
 }
 
 /** `scheme`: Bearer or Basic. */
@@ -33,7 +62,7 @@ export function isKept() {
 
 /** Returns assignments that run a shell command as the signed-in user, with a variable instead of the secret. */
 export function callerInShell() {
-  if (authorization === null) return "";
+  if (authorization === null) return hasSession ? 'PULSAR_TOKEN="$PULSAR_TOKEN" ' : "";
   if (authorization.startsWith("Bearer ")) return 'PULSAR_TOKEN="$PULSAR_TOKEN" ';
   return 'PULSAR_BASIC_USER="$PULSAR_BASIC_USER" PULSAR_BASIC_PASSWORD="$PULSAR_BASIC_PASSWORD" ';
 }
@@ -43,8 +72,14 @@ export function signOut() {
   sessionStorage.removeItem(KEPT);
 }
 
+/** End the session of a login with OpenID Connect. */
+export async function endSession() {
+  hasSession = false;
+  await fetch("/console/logout", { method: "POST", headers: OF_PAGE, credentials: "same-origin" });
+}
+
 function headers(more) {
-  return authorization === null ? more : { ...more, Authorization: authorization };
+  return { ...OF_PAGE, ...more, ...(authorization === null ? {} : { Authorization: authorization }) };
 }
 
 /** Handle a 401: it can mean a missing permission, or expired credentials, for which the page then asks again. */

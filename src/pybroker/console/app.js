@@ -1,6 +1,8 @@
 // The frame of all pages: routing, the user's credentials, and colours. A page is a function that fills `main`.
 
-import { ApiError, getOrNull, isKept, isSignedIn, signIn, signOut, topicPath } from "/console/api.js";
+import {
+  ApiError, endSession, getOrNull, isKept, isSignedIn, returnToPlace, signIn, signInWithOpenId, signOut, topicPath, waysToSignIn,
+} from "/console/api.js";
 import { closeDialogs, field, h, openDialog, replace, say, trouble } from "/console/dom.js";
 import { brokerPage } from "/console/broker.js";
 import { clusterPage } from "/console/cluster.js";
@@ -26,6 +28,7 @@ const THEME = "pybroker.theme";
 const main = document.getElementById("main");
 const menu = document.getElementById("pages");
 let shown = null;
+let ways = { openid: false, session: false }; // how users sign in
 
 /** Parse the address: a page, its names in order, and a query. */
 function address() {
@@ -69,7 +72,7 @@ async function show() {
     const rights = await getOrNull("/admin/v3/console/rights", stop.signal, [401]);
     if (stop.signal.aborted) return;
     document.getElementById("who").textContent = rights && rights.role ? rights.role : "";
-    if (!rights) askForCredentials();
+    if (!rights) await askForCredentials();
     document.getElementById("sign-out").hidden = !isSignedIn();
     if (!rights) return;
     await page.show(main, { names, query, signal: stop.signal, rights });
@@ -88,7 +91,7 @@ async function show() {
 }
 
 /** The form for credentials. `done` is called when they have been stored. */
-function signInForm(isKeeping, done, ...introduction) {
+function signInForm(ways, isKeeping, done, ...introduction) {
   const token = h("textarea", { name: "token", rows: 4, autocomplete: "off", spellcheck: "false", autofocus: true });
   const user = h("input", { name: "user", autocomplete: "off" });
   const password = h("input", { name: "password", type: "password", autocomplete: "off" });
@@ -101,6 +104,8 @@ function signInForm(isKeeping, done, ...introduction) {
     done();
   } },
   introduction,
+  ways.openid && h("p", {}, h("button", { type: "button", class: "openid", onclick: signInWithOpenId }, "Sign in with OpenID Connect")),
+  ways.openid && h("p", { class: "or" }, "or"),
   field("Token", token),
   h("p", { class: "or" }, "or"),
   field("User", user), field("Password", password),
@@ -108,8 +113,9 @@ function signInForm(isKeeping, done, ...introduction) {
   h("button", { type: "submit" }, "Sign in"));
 }
 
-function askForCredentials() {
-  const form = signInForm(false, show,
+async function askForCredentials() {
+  ways = await waysToSignIn();
+  const form = signInForm(ways, false, show,
     h("h1", {}, "Sign in"),
     h("p", {}, "This broker requires authentication. Your credentials are sent in the Authorization header and are lost when you leave this page."),
     isSignedIn() && h("p", { class: "trouble", role: "alert" }, "The broker does not accept these credentials; they may have expired."));
@@ -123,7 +129,7 @@ function offerRenewal(expiry) {
   document.getElementById("renewal")?.remove();
   if (!isSignedIn()) return; // a client certificate
   const renew = () => {
-    const dialog = openDialog("Sign in again", signInForm(isKept(), () => dialog.close()),
+    const dialog = openDialog("Sign in again", signInForm(ways, isKept(), () => dialog.close()),
       h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"));
   };
   const notice = h("p", { class: "notice", role: "alert", id: "renewal" },
@@ -150,11 +156,17 @@ for (const [name, page] of Object.entries(PAGES)) {
   if (page.menu) menu.append(h("a", { href: `#/${name}`, "data-page": name }, page.menu));
 }
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
-document.getElementById("sign-out").addEventListener("click", () => { signOut(); show(); });
+document.getElementById("sign-out").addEventListener("click", async () => {
+  signOut();
+  if (ways.session) await endSession();
+  ways = await waysToSignIn();
+  show();
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(localStorage.getItem(THEME)));
 setTheme(localStorage.getItem(THEME));
 addEventListener("unknown-caller", () => show());
 addEventListener("credentials-expire", (event) => offerRenewal(event.detail));
 addEventListener("signed-in", () => document.getElementById("renewal")?.remove());
 addEventListener("hashchange", () => { show().then(() => { scrollTo(0, 0); main.focus({ preventScroll: true }); }); });
-show();
+returnToPlace();
+waysToSignIn().then((found) => { ways = found; show(); });

@@ -9,6 +9,7 @@ submission blocks. Offsets and lengths are multiples of `ALIGNMENT` (bytes).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -16,6 +17,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 ALIGNMENT = 512
@@ -65,6 +67,45 @@ class _Event(ctypes.Structure):
     )
 
 
+class _CompletionRing:
+    """The results of completed writes, in memory that the kernel shares with the process (`struct aio_ring` of
+    fs/aio.c). Reading them here saves a system call for each write.
+
+    Layout: u32 id, event count, head, tail, magic, compatible and incompatible features, length of the header; then
+    events of 32 bytes, with the result at byte 16.
+    """
+
+    _HEADER_BYTES = 32
+    _EVENT_BYTES = 32
+    _COUNT, _HEAD, _TAIL, _MAGIC, _INCOMPATIBLE, _HEADER_LENGTH = 1, 2, 3, 4, 6, 7
+    _MAGIC_NUMBER = 0xA10A10A1
+
+    def __init__(self, address: int) -> None:
+        """`address`: the number of the context, which is the address of the ring. Raise OSError if the kernel does not
+        share the ring in this layout.
+        """
+        fields = memoryview((ctypes.c_char * self._HEADER_BYTES).from_address(address)).cast("B").cast("I")
+        known = (self._MAGIC_NUMBER, 0, self._HEADER_BYTES)
+        if (fields[self._MAGIC], fields[self._INCOMPATIBLE], fields[self._HEADER_LENGTH]) != known:
+            raise OSError(errno.ENOSYS, "the kernel does not share the ring of completions")
+        self._fields = fields
+        self._count = fields[self._COUNT]
+        size_bytes = self._HEADER_BYTES + self._count * self._EVENT_BYTES
+        self._numbers = memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B").cast("q")
+
+    def take(self) -> int | None:
+        """Remove the oldest completed write and return its result: bytes, or a negative error number. Return None
+        without a completed write.
+        """
+        fields = self._fields
+        head = fields[self._HEAD]
+        if head == fields[self._TAIL]:
+            return None
+        result: int = self._numbers[(self._HEADER_BYTES + head * self._EVENT_BYTES + 16) // 8]
+        fields[self._HEAD] = (head + 1) % self._count
+        return result
+
+
 class DirectWriter:
     """Writes one batch at a time. When `event_descriptor` becomes readable, call `finish`.
 
@@ -76,12 +117,12 @@ class DirectWriter:
         calls = _CALLS.get(platform.machine())
         if sys.platform != "linux" or sys.byteorder != "little" or calls is None or not hasattr(os, "eventfd"):
             raise OSError(errno.ENOSYS, "this system does not support asynchronous direct IO")
-        self._setup, self._destroy, self._getevents, self._submit = map(ctypes.c_long, calls)
+        setup, self._destroy, self._getevents, submit = map(ctypes.c_long, calls)
         # PyDLL keeps the interpreter lock: releasing it would cost more than these calls.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
         self._context = ctypes.c_ulong(0)
-        self._checked(self._call(self._setup, ctypes.c_long(1), ctypes.byref(self._context)))
+        self._checked(self._call(setup, ctypes.c_long(1), ctypes.byref(self._context)))
         self.event_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._block = _ControlBlock(
             operation=_WRITE,
@@ -89,8 +130,12 @@ class DirectWriter:
             flags=_TELL_EVENT_DESCRIPTOR,
             event_descriptor=self.event_descriptor,
         )
-        self._blocks = (ctypes.POINTER(_ControlBlock) * 1)(ctypes.pointer(self._block))
+        blocks = (ctypes.POINTER(_ControlBlock) * 1)(ctypes.pointer(self._block))
+        self._submit_block = partial(self._call, submit, self._context, ctypes.c_long(1), blocks)
         self._events = (_Event * 1)()
+        self._ring: _CompletionRing | None = None
+        with contextlib.suppress(OSError):
+            self._ring = _CompletionRing(self._context.value)
         self._buffer = mmap.mmap(-1, _GROW_BYTES)
         self._locate_buffer()
         self.is_busy = False
@@ -114,7 +159,7 @@ class DirectWriter:
         block.buffer = self._address
         block.length = padded
         block.offset = offset
-        self._checked(self._call(self._submit, self._context, ctypes.c_long(1), self._blocks))
+        self._checked(self._submit_block())
         self.is_busy = True
 
     def finish(self) -> bool:
@@ -123,14 +168,12 @@ class DirectWriter:
             os.eventfd_read(self.event_descriptor)
         except BlockingIOError:
             return False
-        count = self._checked(
-            self._call(self._getevents, self._context, ctypes.c_long(0), ctypes.c_long(1), self._events, None)
-        )
-        if not count:
+        # The read of the event descriptor also orders the reads of the ring after the kernel's writes to it.
+        written = self._completed() if self._ring is None else self._ring.take()
+        if written is None:
             return False
         self.is_busy = False
         block = self._block
-        written = int(self._events[0].result)
         if written < 0:
             raise OSError(-written, os.strerror(-written))
         if written < block.length:
@@ -138,12 +181,20 @@ class DirectWriter:
             block.buffer += written
             block.length -= written
             block.offset += written
-            self._checked(self._call(self._submit, self._context, ctypes.c_long(1), self._blocks))
+            self._checked(self._submit_block())
             self.is_busy = True
             return False
         return True
 
+    def _completed(self) -> int | None:
+        """Return the result of a completed write by a system call, as `_CompletionRing.take` does without one."""
+        count = self._checked(
+            self._call(self._getevents, self._context, ctypes.c_long(0), ctypes.c_long(1), self._events, None)
+        )
+        return int(self._events[0].result) if count else None
+
     def close(self) -> None:
+        self._ring = None  # its memory ends with the context
         if self._context.value:
             self._call(self._destroy, self._context)
             self._context.value = 0

@@ -53,7 +53,11 @@ class MarkerFile:
         return self._memory.content()
 
     def write(self, *values: int) -> None:
-        self._memory.write(self._layout.encode(*values), next(self._offsets))
+        self.write_slot(self._layout.encode(*values))
+
+    def write_slot(self, slot: bytes) -> None:
+        """Write a slot that the caller has encoded with this file's layout."""
+        self._memory.write(slot, next(self._offsets))
 
     def sync(self) -> None:
         self._memory.sync()

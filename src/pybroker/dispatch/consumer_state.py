@@ -94,7 +94,11 @@ class ConsumerState:
         return BlockedReason.NO_PERMITS if self.permits <= 0 else BlockedReason.CONNECTION_FULL
 
     def affordable_entries(self) -> int:
-        """Return an estimate of the number of entries that the permits cover, from the sizes of recent batches."""
+        """Return an estimate of the number of entries that the permits cover, from the sizes of recent batches; 0 if
+        the consumer can take none.
+        """
+        if self.permits <= 0 or not self.writable or self.blocked:
+            return 0
         return self.permits if self.messages_per_entry <= 1.0 else ceil(self.permits / self.messages_per_entry)
 
     def spend(self, message_count: int, entry_count: int) -> None:

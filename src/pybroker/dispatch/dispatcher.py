@@ -198,6 +198,8 @@ class Dispatcher(ABC):
         """Whether the subscription's limit of unacknowledged messages blocks dispatch."""
         self.has_unblocked = False
         """Whether blocked entries have become deliverable and no read was planned since."""
+        self.looks_ahead = False
+        """Whether the look-ahead buffer may have entries, or entries may be parked: True from the first such entry on."""
         self.now_ms = 0
         """The current time in milliseconds since 1970, set by the subscription before each `assign`; for display only.
         """

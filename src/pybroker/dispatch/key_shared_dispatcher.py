@@ -105,6 +105,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             KeyedReplay(self._place, self.draining.holder),
             self.draining,
         )
+        self.looks_ahead = True
         self.owners = HashOwners(settings.ring_points)
         self._settings = settings
         self._look_ahead_bytes = settings.look_ahead_bytes
@@ -277,7 +278,8 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         if self.is_void(plan):
             return []
         last_entry_id = run.entry_ids[-1]
-        run = self._without_pending(run)
+        if self._pending.overlaps(run.ledger_id, run.entry_ids):
+            run = self._without_pending(run)
         if self._replay and plan.scan is None:
             self._replay.discard(run.ledger_id, run.entry_ids)
         assert run.key_hashes is not None, "entries of a Key_Shared subscription without the hashes of their keys"

@@ -207,7 +207,7 @@ class MultiConsumerDispatcher(Dispatcher):
             part.payloads,
             part.message_counts,
             messages,
-            counts.column(part.ledger_id, part.entry_ids) if counts else None,
+            counts.column(part.ledger_id, part.entry_ids) if counts.by_ledger else None,
             part.ack_sets,
         )
 
@@ -224,9 +224,8 @@ class MultiConsumerDispatcher(Dispatcher):
                 self._chunked.delivered(chunk, consumer, position, sticky_hashes[index] if sticky_hashes else 0)
 
     def _without_pending(self, run: AssignInput) -> AssignInput:
+        """Return the entries of `run` that no consumer has, for a run of which a consumer has some."""
         pending = self._pending
-        if not pending.overlaps(run.ledger_id, run.entry_ids):
-            return run
         return run.rows(
             [index for index, entry_id in enumerate(run.entry_ids) if not pending.holds(run.ledger_id, entry_id)]
         )

@@ -22,16 +22,6 @@ class _PriorityLevel:
         if index < self.next_index:
             self.next_index -= 1
 
-    def take_turn(self) -> ConsumerState | None:
-        consumers = self.consumers
-        count = len(consumers)
-        for step in range(count):
-            index = (self.next_index + step) % count
-            if consumers[index].can_take():
-                self.next_index = index + 1
-                return consumers[index]
-        return None
-
 
 class PriorityLevels:
     """The consumers of one dispatcher by priority level. Invariant: levels ascend, best first, and none is empty."""
@@ -56,10 +46,15 @@ class PriorityLevels:
         self._levels = [level for level in self._levels if level.consumers]
 
     def take_turn(self) -> ConsumerState | None:
+        """Return the consumer that receives the next entries; None if no consumer can take entries."""
         for level in self._levels:
-            consumer = level.take_turn()
-            if consumer is not None:
-                return consumer
+            consumers, first = level.consumers, level.next_index
+            count = len(consumers)
+            for step in range(count):
+                index = (first + step) % count
+                if consumers[index].can_take():
+                    level.next_index = index + 1
+                    return consumers[index]
         return None
 
     def check_invariants(self, consumers: list[ConsumerState]) -> None:

@@ -72,7 +72,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
     @property
     def holds_chunks_back(self) -> bool:
-        return bool(self._parked) or self._replay.has_bound
+        return bool(self._parked.first_by_consumer or self._replay.bound)
 
     @property
     def look_ahead_size_bytes(self) -> int:
@@ -126,22 +126,23 @@ class SharedDispatcher(MultiConsumerDispatcher):
             return None
         max_entries = 0
         for consumer in self.consumers:
-            if consumer.can_take():
-                max_entries += consumer.affordable_entries()
-                if max_entries >= self._max_read_batch_entries:
-                    max_entries = self._max_read_batch_entries
-                    break
+            max_entries += consumer.affordable_entries()
+            if max_entries >= self._max_read_batch_entries:
+                max_entries = self._max_read_batch_entries
+                break
         if not max_entries:
             return None
-        if self._parked:
+        if self._parked.first_by_consumer:
             self._is_scans_turn = not self._is_scans_turn
             scan = self._scan() if self._is_scans_turn else None
             if scan is not None:
                 return scan
-        return self._plan(max_entries, self._replay.take(max_entries) or None if self._replay else None)
+        waiting = self._replay
+        replay = waiting.take(max_entries) or None if waiting.free.by_ledger or waiting.bound else None
+        return ReadPlan(max_entries, self._max_read_size_bytes, replay, self._epoch)
 
     def next_scan(self) -> ReadPlan | None:
-        if self.blocked or not self._parked:
+        if self.blocked or not self._parked.first_by_consumer:
             return None
         self._is_scans_turn = True
         return self._scan()
@@ -150,7 +151,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         """Plan a scan for consumers that can take entries, unless free entries wait."""
         self._replay.unbind_able()
         able = [consumer for consumer in self._parked if consumer.can_take()]
-        if not able or self._replay.has_free:
+        if not able or self._replay.free.by_ledger:
             return None
         position = self._parked.position
         if position is None:
@@ -173,15 +174,17 @@ class SharedDispatcher(MultiConsumerDispatcher):
                 self._replay.add(ledger_id, (entry_id,))
 
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
-        if self.is_void(plan):
+        if plan.epoch is not self._epoch:  # `is_void`, without its call: this runs for each message
             return []
-        end = Position(run.ledger_id, run.entry_ids[-1] + 1)
-        run = self._without_pending(run)
+        last_entry_id = run.entry_ids[-1]
+        if self._pending.overlaps(run.ledger_id, run.entry_ids):
+            run = self._without_pending(run)
+        waiting = self._replay
         if plan.scan is not None:
             run = self._set_aside_rows(run)
-        elif self._replay:
-            self._replay.discard(run.ledger_id, run.entry_ids)
-        unacked_counts = run.unacked_counts()
+        elif waiting.free.by_ledger or waiting.bound:
+            waiting.discard(run.ledger_id, run.entry_ids)
+        unacked_counts = run.message_counts if run.ack_sets is None else run.unacked_counts()
         deliveries: list[Delivery] = []
         start = 0
         if run.chunks is not None:
@@ -192,7 +195,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
                     start = index + 1
         self._assign_rows(run, unacked_counts, start, len(run.entry_ids), deliveries)
         if plan.scan is not None and self._parked.position is not None:
-            self._parked.advance_scan(end)
+            self._parked.advance_scan(Position(run.ledger_id, last_entry_id + 1))
         return deliveries
 
     def _set_aside_rows(self, run: AssignInput) -> AssignInput:
@@ -209,13 +212,16 @@ class SharedDispatcher(MultiConsumerDispatcher):
         self, run: AssignInput, unacked_counts: list[int], start: int, end: int, deliveries: list[Delivery]
     ) -> None:
         while start < end:
-            consumer = self._take_turn()
+            consumer = None if self.blocked else self._levels.take_turn()
             if consumer is None:
                 self._replay.add(run.ledger_id, run.entry_ids[start:end])
                 break
-            turn_end = self._end_of_turn(consumer, unacked_counts, start, end)
-            part = _part(run, start, turn_end)
-            deliveries.append(self._deliver(consumer, part, _part_of_counts(unacked_counts, start, turn_end)))
+            turn_end = end if start + 1 == end else self._end_of_turn(consumer, unacked_counts, start, end)
+            if turn_end - start == len(unacked_counts):
+                deliveries.append(self._deliver(consumer, run, unacked_counts))
+            else:
+                part = _part(run, start, turn_end)
+                deliveries.append(self._deliver(consumer, part, unacked_counts[start:turn_end]))
             start = turn_end
 
     def _assign_chunk(
@@ -237,6 +243,7 @@ class SharedDispatcher(MultiConsumerDispatcher):
         if plan.replay is None and not is_scanned and self._parked.covers(consumer, position):
             return  # An earlier chunk is parked; a scan will find both.
         if self.blocked or not consumer.can_take() or self._replay.is_behind_bound(consumer, position):
+            self.looks_ahead = True
             if plan.replay is not None or self._has_room(consumer):
                 self._replay.now_ms = self.now_ms
                 self._replay.bind(consumer, position)
@@ -267,9 +274,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:
         self._replay.add(ledger_id, entry_ids)
 
-    def _take_turn(self) -> ConsumerState | None:
-        return None if self.blocked else self._levels.take_turn()
-
     def _end_of_turn(self, consumer: ConsumerState, unacked_counts: list[int], start: int, end: int) -> int:
         """Return the index after the last entry that `consumer` receives now: it receives entries while it has a permit
         and no limit is reached.
@@ -284,8 +288,6 @@ class SharedDispatcher(MultiConsumerDispatcher):
 
 
 def _part(run: AssignInput, start: int, end: int) -> AssignInput:
-    if start == 0 and end == len(run.entry_ids):
-        return run
     return AssignInput(
         run.ledger_id,
         run.entry_ids[start:end],
@@ -295,7 +297,3 @@ def _part(run: AssignInput, start: int, end: int) -> AssignInput:
         None,
         None if run.chunks is None else run.chunks[start:end],
     )
-
-
-def _part_of_counts(counts: list[int], start: int, end: int) -> list[int]:
-    return counts if start == 0 and end == len(counts) else counts[start:end]

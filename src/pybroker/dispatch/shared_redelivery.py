@@ -24,43 +24,37 @@ CONSUMER_BYTES = 400
 class BoundReplay(Waiting):
     """The waiting entries of one Shared dispatcher."""
 
-    __slots__ = ("_bound", "_free", "_since_ms", "now_ms")
+    __slots__ = ("_since_ms", "bound", "free", "now_ms")
 
     def __init__(self) -> None:
-        self._free = ReplaySet()
-        self._bound: dict[ConsumerState, ReplaySet] = {}  # no set is empty
+        self.free = ReplaySet()
+        """The free entries, changed by this class alone."""
+        self.bound: dict[ConsumerState, ReplaySet] = {}
+        """The bound entries of each consumer, changed by this class alone. No set is empty."""
         self._since_ms: dict[ConsumerState, int] = {}
         self.now_ms = 0
         """Set by the owner."""
 
     def __len__(self) -> int:
-        return len(self._free) + sum(map(len, self._bound.values()))
+        return len(self.free) + sum(map(len, self.bound.values()))
 
     def __bool__(self) -> bool:
-        return bool(self._free) or bool(self._bound)
+        return bool(self.free.by_ledger or self.bound)
 
     def __contains__(self, position: Position) -> bool:
-        return position in self._free or any(position in bound for bound in self._bound.values())
+        return position in self.free or any(position in bound for bound in self.bound.values())
 
     def count_among(self, ledger_id: int, entry_ids: BitMap) -> int:
-        return sum(each.count_among(ledger_id, entry_ids) for each in (self._free, *self._bound.values()))
-
-    @property
-    def has_free(self) -> bool:
-        return bool(self._free)
-
-    @property
-    def has_bound(self) -> bool:
-        return bool(self._bound)
+        return sum(each.count_among(ledger_id, entry_ids) for each in (self.free, *self.bound.values()))
 
     def bound_to(self, position: Position) -> ConsumerState | None:
-        return next((consumer for consumer, bound in self._bound.items() if position in bound), None)
+        return next((consumer for consumer, bound in self.bound.items() if position in bound), None)
 
     def bound_bytes(self) -> int:
-        return sum(map(_size_bytes, self._bound.values()))
+        return sum(map(_size_bytes, self.bound.values()))
 
     def bound_bytes_of(self, consumer: ConsumerState) -> int:
-        bound = self._bound.get(consumer)
+        bound = self.bound.get(consumer)
         return 0 if bound is None else _size_bytes(bound)
 
     def bound_since_ms(self, consumer: ConsumerState) -> int | None:
@@ -70,64 +64,64 @@ class BoundReplay(Waiting):
         return self._since_ms.get(consumer)
 
     def bound_counts(self) -> dict[ConsumerState, int]:
-        return {consumer: len(bound) for consumer, bound in self._bound.items()}
+        return {consumer: len(bound) for consumer, bound in self.bound.items()}
 
     def unbind_able(self) -> None:
-        for consumer in [consumer for consumer in self._bound if consumer.can_take()]:
+        for consumer in [consumer for consumer in self.bound if consumer.can_take()]:
             self.unbind(consumer)
 
     def add(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        self._free.add(ledger_id, entry_ids)
+        self.free.add(ledger_id, entry_ids)
 
     def bind(self, consumer: ConsumerState, position: Position) -> None:
         self._since_ms.setdefault(consumer, self.now_ms)
-        self._bound.setdefault(consumer, ReplaySet()).add(position.ledger_id, (position.entry_id,))
+        self.bound.setdefault(consumer, ReplaySet()).add(position.ledger_id, (position.entry_id,))
 
     def is_behind_bound(self, consumer: ConsumerState, position: Position) -> bool:
-        bound = self._bound.get(consumer)
+        bound = self.bound.get(consumer)
         return bound is not None and bound.first() < position
 
     def take(self, max_entries: int) -> list[Position]:
-        if self._bound:
+        if self.bound:
             self.unbind_able()
-        return self._free.take(max_entries)
+        return self.free.take(max_entries)
 
     def unbind(self, consumer: ConsumerState) -> None:
-        bound = self._bound.pop(consumer, None)
+        bound = self.bound.pop(consumer, None)
         if bound is not None:
             del self._since_ms[consumer]
-            self._free.add_all(bound)
+            self.free.add_all(bound)
 
     def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
         """Remove the chunks that wait for the consumer from `position` on, because they are parked."""
-        for each in [each for each in self._bound.get(consumer, ()) if each >= position]:
+        for each in [each for each in self.bound.get(consumer, ()) if each >= position]:
             self.discard(each.ledger_id, (each.entry_id,))
 
     def discard(self, ledger_id: int, entry_ids: Iterable[int]) -> None:
-        self._free.discard(ledger_id, entry_ids)
-        for consumer, bound in list(self._bound.items()):
+        self.free.discard(ledger_id, entry_ids)
+        for consumer, bound in list(self.bound.items()):
             bound.discard(ledger_id, entry_ids)
             if not bound:
-                del self._bound[consumer], self._since_ms[consumer]
+                del self.bound[consumer], self._since_ms[consumer]
 
     def discard_up_to(self, position: Position) -> None:
-        self._free.discard_up_to(position)
-        for consumer, bound in list(self._bound.items()):
+        self.free.discard_up_to(position)
+        for consumer, bound in list(self.bound.items()):
             bound.discard_up_to(position)
             if not bound:
-                del self._bound[consumer], self._since_ms[consumer]
+                del self.bound[consumer], self._since_ms[consumer]
 
     def clear(self) -> None:
-        self._free.clear()
-        self._bound.clear()
+        self.free.clear()
+        self.bound.clear()
         self._since_ms.clear()
 
     def check_invariants(self) -> None:
-        for bound in self._bound.values():
+        for bound in self.bound.values():
             assert bound
-            assert not any(position in self._free for position in bound)
-        assert self._since_ms.keys() == self._bound.keys()
-        assert sum(map(len, self._bound.values())) == len({each for bound in self._bound.values() for each in bound})
+            assert not any(position in self.free for position in bound)
+        assert self._since_ms.keys() == self.bound.keys()
+        assert sum(map(len, self.bound.values())) == len({each for bound in self.bound.values() for each in bound})
 
 
 def _size_bytes(bound: ReplaySet) -> int:

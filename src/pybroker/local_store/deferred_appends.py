@@ -17,10 +17,8 @@ class DeferredAppends:
 
     def __init__(self) -> None:
         self._rows: OrderedDict[AppendListener, deque[AppendRun]] = OrderedDict()  # by owner, in the order of release
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
+        """The number of deferred runs."""
 
     def holds(self, owner: AppendListener) -> bool:
         """Return whether appends of `owner` wait. If so, the owner's next append must wait too."""
@@ -28,7 +26,7 @@ class DeferredAppends:
 
     def hold(self, run: AppendRun) -> None:
         self._rows.setdefault(run.listener, deque()).append(run)
-        self._count += 1
+        self.count += 1
 
     def release(self, may_go: Callable[[AppendRun], bool]) -> Iterator[AppendRun]:
         """Remove and yield waiting appends, one per owner in turn, until `may_go` returns False for the next append of
@@ -41,7 +39,7 @@ class DeferredAppends:
             if not may_go(row[0]):
                 continue
             run = row.popleft()
-            self._count -= 1
+            self.count -= 1
             if row:
                 self._rows.move_to_end(owner)
                 turns.append(owner)
@@ -60,11 +58,11 @@ class DeferredAppends:
                 del self._rows[owner]
             else:
                 self._rows[owner] = deque(run for run in row if run.ledger_id != ledger_id)
-        self._count -= len(taken)
+        self.count -= len(taken)
         return taken
 
     def take_all(self) -> list[AppendRun]:
         runs = [run for row in self._rows.values() for run in row]
         self._rows.clear()
-        self._count = 0
+        self.count = 0
         return runs

@@ -125,7 +125,8 @@ class StorageSpace:
         self.decide()
 
     def refusal(self) -> str | None:
-        if self._reason is None and self.free_bytes < self._needed_bytes():
+        # `_needed_bytes`, without its call: this runs for each append.
+        if self._reason is None and self.free_bytes < self.options.min_free_bytes + self._unstored_bytes():
             self._refuse()
         return self._reason
 

@@ -194,7 +194,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         """Update and return the counters. Each call returns the same object."""
         stats = self._stats
         stats.journal_queue_depth = self._journal.queue_depth
-        stats.held_runs = len(self._held)
+        stats.held_runs = self._held.count
         stats.journal_live_bytes = self._checkpointer.live_bytes
         stats.live_ledgers = len(self._ledgers)
         stats.damaged_cursors = len(self._damaged_cursors)
@@ -221,13 +221,15 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         ledger.next_entry_id += len(run.payloads)
         ledger.pending_runs += 1
         held = self._held
-        if (held and held.holds(run.listener)) or not self._admits(ledger):
+        if (held.count and held.holds(run.listener)) or not self._admits(ledger):
             held.hold(run)
         else:
             self._admit(ledger, run)
 
     def _admits(self, ledger: LiveLedger) -> bool:
         most_bytes = self._max_queued_bytes
+        if self._queued_bytes < most_bytes and not self._checkpointer.is_nearly_full:
+            return True
         is_queue_long = self._queued_bytes >= most_bytes and ledger.queued_bytes >= most_bytes // _QUEUE_SHARES
         return not is_queue_long and self._checkpointer.admits(ledger)
 
@@ -239,7 +241,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         ledger.queued_bytes += run.size_bytes
         self._queued_bytes += run.size_bytes
         self._journal.put(run)
-        self._checkpointer.appended(ledger, run.size_bytes, len(run.payloads))
+        self._checkpointer.recorded(run.size_bytes, len(run.payloads), ledger)
 
     def index_stored(self, ledger_id: int, place: LedgerLocation) -> None:
         self._reads.stored(ledger_id, place)
@@ -259,7 +261,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
                     self._run_ended(ledger)
             else:
                 self._admit(ledger, run)
-        if not self._held:
+        if not self._held.count:
             waiters, self._held_waiters = self._held_waiters, []
             for waiter in waiters:
                 if not waiter.done():
@@ -299,7 +301,6 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         stats.journal_batches += 1
         stats.journal_bytes += batch.size_bytes
         stats.journal_batch_bytes.add(batch.size_bytes)
-        stats.journal_batch_entries.add(sum(len(run.payloads) for run in batch.runs))
         if batch.submitted_ms:
             took_s = (self._clock.monotonic_ms() - batch.submitted_ms) / 1000
             if took_s * 1000 >= self._slow.threshold_ms:
@@ -310,6 +311,10 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             stats.journal_refused_batches += 1
             # First, so that appends and deferred runs are refused already when listeners are notified.
             self._space.decide()
+        entry_count = 0
+        for run in batch.runs:
+            entry_count += len(run.payloads)
+        stats.journal_batch_entries.add(entry_count)
         for run in chain(batch.runs, batch.refused_runs, batch.fenced_runs):
             self._queued_bytes -= run.size_bytes
             ledger = self._ledgers.get(run.ledger_id)
@@ -321,6 +326,14 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             self._journal.put(ListenersTold({run.listener for run in batch.refused_runs}))
         if batch.fenced_runs:
             self._complete_runs(batch.fenced_runs, LedgerFenced("an earlier append was refused"))
+        if batch.records or batch.refused_records:
+            self._records_completed(batch)
+        if batch.mark is not None:
+            batch.mark.done(batch.mark.sequence)
+        if self._held.count:
+            self._release_held()
+
+    def _records_completed(self, batch: JournalBatch) -> None:
         for record in batch.records:
             if record.done is not None:
                 self._guard(record.done, None)
@@ -329,10 +342,6 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
                 self._guard(record.done, batch.error)
         if batch.refused_records:
             self._checkpointer.request()  # which frees journal files
-        if batch.mark is not None:
-            batch.mark.done(batch.mark.sequence)
-        if self._held:
-            self._release_held()
 
     def _complete_runs(self, runs: list[AppendRun], error: StoreError | None) -> None:
         by_listener: dict[AppendListener, list[AppendRun]] = {}
@@ -346,29 +355,41 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             if ledger is not None:  # otherwise deleted meanwhile
                 if error is not None and not ledger.has_refused:
                     ledger.fence(run.first_entry_id)
-                self._run_ended(ledger)
+                ledger.pending_runs -= 1  # `_run_ended`, without its call: this runs for each append
+                if not ledger.pending_runs and ledger.state is not LedgerState.OPEN:
+                    self._became_idle(ledger)
             if error is None:
                 self._stats.journal_entries += len(run.payloads)
             else:
                 self._stats.refused_entries += len(run.payloads)
         for listener, own in by_listener.items():
-            self._guard(partial(listener.append_completed, own), error)
+            try:
+                listener.append_completed(own, error)
+            except Exception as escaped:  # noqa: BLE001 - the boundary between the store and its listeners
+                self._escaped(escaped)
 
     def _run_ended(self, ledger: LiveLedger) -> None:
         ledger.pending_runs -= 1
-        if ledger.pending_runs == 0 and ledger.state is not LedgerState.OPEN:
-            if ledger.has_refused:
-                self._journal.forget_fenced(ledger.ledger_id)
-            for waiter in self._idle_waiters.pop(ledger.ledger_id, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+        if not ledger.pending_runs and ledger.state is not LedgerState.OPEN:
+            self._became_idle(ledger)
+
+    def _became_idle(self, ledger: LiveLedger) -> None:
+        """Handle that no append of the ledger is under way, and none will follow."""
+        if ledger.has_refused:
+            self._journal.forget_fenced(ledger.ledger_id)
+        for waiter in self._idle_waiters.pop(ledger.ledger_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _guard(self, done: Callable[[StoreError | None], None], error: StoreError | None) -> None:
-        """Log an exception of the callback `done`, so that the completions of other listeners are still delivered."""
         try:
             done(error)
         except Exception as escaped:  # noqa: BLE001 - the boundary between the store and its listeners
-            logs.error("append.completion_failed", exc_info=escaped)
+            self._escaped(escaped)
+
+    def _escaped(self, escaped: Exception) -> None:
+        """Log an exception of a callback. The completions of other listeners are still delivered."""
+        logs.error("append.completion_failed", exc_info=escaped)
 
     def _fail(self, error: BaseException) -> None:
         if self._failed is None:
@@ -498,7 +519,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         return ledger_id < self._ledger_ids.first
 
     async def flush(self) -> None:
-        if self._held:
+        if self._held.count:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._held_waiters.append(waiter)
             await waiter
@@ -561,7 +582,7 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         self._is_closed = True
         self._checkpointer.stop_retrying()
         is_stored = True
-        while is_stored and self._failed is None and self._held:
+        while is_stored and self._failed is None and self._held.count:
             is_stored = await self._checkpointer.run()
         is_covered = is_stored and self._failed is None and await self._checkpointer.run(is_last=True)
         await self._checkpointer.close()

@@ -53,9 +53,11 @@ class CursorState:
         self._ledgers = ledgers
         self.mark_ledger_id = mark_delete_position.ledger_id
         self._mark_entry_id = mark_delete_position.entry_id
-        self._holes: dict[int, BitMap] = {}  # none is empty
+        self.holes: dict[int, BitMap] = {}
+        """The individually deleted entries by ledger id, changed by this class alone. No bitmap is empty."""
         self._hole_count = 0
-        self._ack_sets: AckSets = {}
+        self.ack_sets: AckSets = {}
+        """The bit sets of partly acknowledged batches, changed by this class alone."""
         # The changes since the last delta. After a reset, the next delta contains the whole state and no changes are
         # listed, so no list grows for a cursor whose deltas are never taken.
         self._is_changed = False
@@ -99,7 +101,7 @@ class CursorState:
         ledger_id, entry_id = position
         if not self._ledgers.has_entry(position) or self.is_deleted(ledger_id, entry_id):
             return 0
-        sets = self._ack_sets.get(ledger_id)
+        sets = self.ack_sets.get(ledger_id)
         before = None if sets is None else sets.get(entry_id)
         after = ack_set.left_of(message_count, words)
         if before is not None:
@@ -110,7 +112,7 @@ class CursorState:
         # Without a set before, all of the batch was unacknowledged.
         if after != before if before is not None else after.bit_count() != message_count:
             if sets is None:
-                sets = self._ack_sets[ledger_id] = {}
+                sets = self.ack_sets[ledger_id] = {}
             sets[entry_id] = after
             self._new_ack_sets.add(position)
             self._is_changed = True
@@ -151,9 +153,9 @@ class CursorState:
     def reset(self, mark_delete_position: Position) -> None:
         """Set the mark-delete position, and forget all acknowledgements after it."""
         self.mark_ledger_id, self._mark_entry_id = mark_delete_position
-        self._holes.clear()
+        self.holes.clear()
         self._hole_count = 0
-        self._ack_sets.clear()
+        self.ack_sets.clear()
         self.held.clear()
         self.forget_deltas()
 
@@ -166,11 +168,11 @@ class CursorState:
         state is stored without them.
         """
         for ledger_id in ledger_ids:
-            holes = self._holes.pop(ledger_id, None)
+            holes = self.holes.pop(ledger_id, None)
             if holes is not None:
                 self._hole_count -= len(holes)
             self._new_holes.pop(ledger_id, None)
-            self._ack_sets.pop(ledger_id, None)
+            self.ack_sets.pop(ledger_id, None)
         self._advance()
 
     # --- queries -----------------------------------------------------------------------------------------------------
@@ -179,14 +181,14 @@ class CursorState:
         """Return whether the entry is acknowledged or trimmed."""
         if Position(ledger_id, entry_id) <= self.mark_delete_position or not self._ledgers.has_ledger(ledger_id):
             return True
-        holes = self._holes.get(ledger_id)
+        holes = self.holes.get(ledger_id)
         return holes is not None and entry_id <= MAX_ENTRY_ID and entry_id in holes
 
     def has_deleted_all_of(self, ledger_id: int) -> bool:
         entry_count = self._ledgers.entry_count_of(ledger_id)
         if Position(ledger_id, entry_count - 1) <= self.mark_delete_position:
             return True
-        holes = self._holes.get(
+        holes = self.holes.get(
             ledger_id
         )  # The mark-delete position's own ledger has a bitmap only if some of its entries are not
         # acknowledged.
@@ -198,18 +200,14 @@ class CursorState:
         """
         end = first_entry_id + count
         start = first_entry_id
-        if ledger_id < self.mark_ledger_id or not self._ledgers.has_ledger(ledger_id):
+        if ledger_id < self.mark_ledger_id or not self._ledgers.entry_count_of(ledger_id):
             return []
         if ledger_id == self.mark_ledger_id and first_entry_id <= self._mark_entry_id:
             start = min(end, self._mark_entry_id + 1)
-        holes = self._holes.get(ledger_id)
+        holes = self.holes.get(ledger_id)
         if holes is None or not holes.range_cardinality(start, end):
             return None if start == first_entry_id else list(range(start, end))
         return list(BitMap(range(start, end)) - holes)
-
-    @property
-    def has_holes(self) -> bool:
-        return bool(self._holes)
 
     def first_undeleted(self, position: Position) -> Position:
         """Return the position of the first unacknowledged entry at or after `position`; without one, the position of
@@ -224,7 +222,7 @@ class CursorState:
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
         while True:
             ledger_id, entry_id = found
-            bitmaps = [each for each in (self._holes.get(ledger_id), unwanted.get(ledger_id)) if each is not None]
+            bitmaps = [each for each in (self.holes.get(ledger_id), unwanted.get(ledger_id)) if each is not None]
             if all(entry_id not in each for each in bitmaps):
                 return found
             passed = bitmaps[0] if len(bitmaps) == 1 else bitmaps[0] | bitmaps[1]
@@ -232,7 +230,7 @@ class CursorState:
 
     def ack_set_of(self, ledger_id: int, entry_id: int) -> list[int] | None:
         """Return the ack set of a partly acknowledged batch as 64-bit words; None for any other entry."""
-        sets = self._ack_sets.get(ledger_id)
+        sets = self.ack_sets.get(ledger_id)
         bits = None if sets is None else sets.get(entry_id)
         return None if bits is None else ack_set.to_words(bits)
 
@@ -240,7 +238,7 @@ class CursorState:
         """Return the ack sets of `count` consecutive entries, None for each entry without one. Return None if no entry
         has an ack set, which is the usual case.
         """
-        sets = self._ack_sets.get(ledger_id)
+        sets = self.ack_sets.get(ledger_id)
         entry_ids = range(first_entry_id, first_entry_id + count)
         if sets is None or sets.keys().isdisjoint(entry_ids):
             return None
@@ -248,14 +246,14 @@ class CursorState:
 
     def remaining_messages(self, ledger_id: int, entry_id: int) -> int:
         """Return the number of unacknowledged messages of a partly acknowledged batch; 0 for any other entry."""
-        sets = self._ack_sets.get(ledger_id)
+        sets = self.ack_sets.get(ledger_id)
         return 0 if sets is None else sets.get(entry_id, 0).bit_count()
 
     def deleted_in(self, ledger_id: int) -> BitMap:
         if ledger_id < self.mark_ledger_id:
             return BitMap(range(self._ledgers.entry_count_of(ledger_id)))
         front = self._mark_entry_id + 1 if ledger_id == self.mark_ledger_id else 0
-        return BitMap(range(front)) | self._holes.get(ledger_id, BitMap())
+        return BitMap(range(front)) | self.holes.get(ledger_id, BitMap())
 
     def nth_undeleted(self, count: int) -> Position:
         """Return the position of the `count`-th unacknowledged entry after the mark-delete position; the last entry if
@@ -266,7 +264,7 @@ class CursorState:
             if row.ledger_id < self.mark_ledger_id:
                 continue
             start = self._mark_entry_id + 1 if row.ledger_id == self.mark_ledger_id else 0
-            holes = self._holes.get(row.ledger_id, BitMap())
+            holes = self.holes.get(row.ledger_id, BitMap())
             undeleted = max(0, row.entry_count - start - len(holes))
             if undeleted >= left:
                 return Position(row.ledger_id, _nth_missing(holes, start, row.entry_count, left))
@@ -276,10 +274,10 @@ class CursorState:
     def acknowledged_behind(self) -> list[AcknowledgedPart]:
         """Return a copy of the acknowledgements after the mark-delete position, one part for each ledger."""
         parts = []
-        for ledger_id in self._holes.keys() | self._ack_sets.keys():
-            sets = self._ack_sets.get(ledger_id, {})
+        for ledger_id in self.holes.keys() | self.ack_sets.keys():
+            sets = self.ack_sets.get(ledger_id, {})
             remaining_messages = sum(bits.bit_count() for bits in sets.values())
-            deleted = self._holes.get(ledger_id, BitMap()).copy()
+            deleted = self.holes.get(ledger_id, BitMap()).copy()
             parts.append(AcknowledgedPart(ledger_id, deleted, BitMap(sets), remaining_messages))
         return parts
 
@@ -287,9 +285,9 @@ class CursorState:
     def last_acknowledged(self) -> Position:
         """The position of the last entry of which a message is acknowledged; without one, the mark-delete position."""
         last = self.mark_delete_position
-        for ledger_id in self._holes.keys() | self._ack_sets.keys():
-            holes = self._holes.get(ledger_id)
-            end = max(holes.max() if holes else -1, max(self._ack_sets.get(ledger_id, ()), default=-1))
+        for ledger_id in self.holes.keys() | self.ack_sets.keys():
+            holes = self.holes.get(ledger_id)
+            end = max(holes.max() if holes else -1, max(self.ack_sets.get(ledger_id, ()), default=-1))
             last = max(last, Position(ledger_id, end))
         return last
 
@@ -298,8 +296,8 @@ class CursorState:
         with its ledger.
         """
         ranges: list[tuple[Position, Position]] = []
-        for ledger_id in sorted(self._holes):
-            holes = self._holes[ledger_id]
+        for ledger_id in sorted(self.holes):
+            holes = self.holes[ledger_id]
             start: int | None = holes.min()
             while start is not None and len(ranges) < max_ranges:
                 end = end_of_run(holes, start)
@@ -310,11 +308,11 @@ class CursorState:
     @property
     def deleted_range_count(self) -> int:
         """The number of ranges of individually deleted entries. A range ends with its ledger."""
-        return sum(len(holes) - holes.intersection_cardinality(holes.shift(1)) for holes in self._holes.values())
+        return sum(len(holes) - holes.intersection_cardinality(holes.shift(1)) for holes in self.holes.values())
 
     @property
     def deleted_ranges_bytes(self) -> int:
-        return sum(len(holes.serialize()) for holes in self._holes.values())
+        return sum(len(holes.serialize()) for holes in self.holes.values())
 
     def individually_deleted_text(self, max_ranges: int = DEFAULT_MAX_RANGES_SHOWN) -> str:
         """Return the ranges of individually deleted entries in Pulsar's notation, for example
@@ -329,13 +327,13 @@ class CursorState:
         mark = self.mark_delete_position
         following = self._ledgers.next_position(mark)
         assert not self.is_deleted(*following), "the mark-delete position can move on"
-        assert self._hole_count == sum(len(holes) for holes in self._holes.values())
+        assert self._hole_count == sum(len(holes) for holes in self.holes.values())
         assert 0 <= self.backlog_entries <= self._ledgers.entry_count
-        for ledger_id, holes in self._holes.items():
+        for ledger_id, holes in self.holes.items():
             assert holes, "an empty bitmap is kept"
             assert Position(ledger_id, holes.min()) > mark, "a hole in front of the mark-delete position"
             assert self._ledgers.has_entry(Position(ledger_id, holes.max())), "a hole without an entry"
-        for ledger_id, sets in self._ack_sets.items():
+        for ledger_id, sets in self.ack_sets.items():
             assert sets, "an empty table of ack sets is kept"
             for entry_id, bits in sets.items():
                 assert bits > 0, "an acknowledged batch has an ack set"
@@ -354,9 +352,9 @@ class CursorState:
             self.held.take_changes()
         else:
             sets = {
-                position: self._ack_sets[position.ledger_id][position.entry_id]
+                position: self.ack_sets[position.ledger_id][position.entry_id]
                 for position in sorted(self._new_ack_sets)
-                if position.entry_id in self._ack_sets.get(position.ledger_id, {})
+                if position.entry_id in self.ack_sets.get(position.ledger_id, {})
             }
             delta = encode_changes(self.mark_delete_position, self._new_holes, sets, self.held.take_changes())
         self._is_changed = False
@@ -384,10 +382,10 @@ class CursorState:
         """Return a record of the whole state. The next delta may repeat changes that the record already contains."""
         sets = {
             Position(ledger_id, entry_id): bits
-            for ledger_id, by_entry in self._ack_sets.items()
+            for ledger_id, by_entry in self.ack_sets.items()
             for entry_id, bits in by_entry.items()
         }
-        return encode_whole(self.mark_delete_position, self._holes, sets, self.held.whole())
+        return encode_whole(self.mark_delete_position, self.holes, sets, self.held.whole())
 
     @staticmethod
     def restore(
@@ -410,7 +408,7 @@ class CursorState:
         if entry_id >= self._ledgers.entry_count_of(ledger_id):
             return 0
         if ledger_id == self.mark_ledger_id and entry_id == self._mark_entry_id + 1:
-            if self._holes or self._ack_sets:
+            if self.holes or self.ack_sets:
                 self._move_mark(Position(ledger_id, entry_id))
                 self._advance()
             else:
@@ -422,9 +420,9 @@ class CursorState:
             return 0
         if ledger_id == self.mark_ledger_id and entry_id <= self._mark_entry_id:
             return 0
-        holes = self._holes.get(ledger_id)
+        holes = self.holes.get(ledger_id)
         if holes is None:
-            holes = self._holes[ledger_id] = BitMap()
+            holes = self.holes[ledger_id] = BitMap()
         elif entry_id in holes:
             return 0
         holes.add(entry_id)
@@ -432,9 +430,9 @@ class CursorState:
             _add(self._new_holes, ledger_id, entry_id)
         self._hole_count += 1
         self._is_changed = True
-        sets = self._ack_sets.get(ledger_id)
+        sets = self.ack_sets.get(ledger_id)
         if sets is not None and sets.pop(entry_id, None) is not None and not sets:
-            del self._ack_sets[ledger_id]
+            del self.ack_sets[ledger_id]
         if entry_id == 0:  # Only the first entry of a ledger can follow a mark in another one.
             self._advance()
         return 1
@@ -451,7 +449,7 @@ class CursorState:
     def _delete_run(self, ledger_id: int, entries: BitMap) -> int:
         """Delete entries that follow the mark-delete position without a gap. Return 0 if they do not."""
         first, last = entries.min(), entries.max()
-        if last - first + 1 != len(entries) or self._holes:
+        if last - first + 1 != len(entries) or self.holes:
             return 0
         if self._ledgers.next_position(self.mark_delete_position) != (ledger_id, first):
             return 0
@@ -459,29 +457,29 @@ class CursorState:
         return len(entries)
 
     def _delete_out_of_order(self, ledger_id: int, entries: BitMap) -> int:
-        holes = self._holes.get(ledger_id)
+        holes = self.holes.get(ledger_id)
         if holes is not None:
             entries -= holes
             if not entries:
                 return 0
-        _unite(self._holes, ledger_id, entries)
+        _unite(self.holes, ledger_id, entries)
         deleted = len(entries)
         self._hole_count += deleted
         self._is_changed = True
         if not self._is_replaced:
             _unite(self._new_holes, ledger_id, entries)
-        sets = self._ack_sets.get(ledger_id)
+        sets = self.ack_sets.get(ledger_id)
         if sets is not None:
             _drop_ack_sets(sets, entries)
             if not sets:
-                del self._ack_sets[ledger_id]
+                del self.ack_sets[ledger_id]
         self._advance()
         return deleted
 
     def _advance(self) -> None:
-        while self._holes:
+        while self.holes:
             following = self._ledgers.next_position(self.mark_delete_position)
-            holes = self._holes.get(following.ledger_id)
+            holes = self.holes.get(following.ledger_id)
             if holes is None or following.entry_id not in holes:
                 return
             self._move_mark(Position(following.ledger_id, end_of_run(holes, following.entry_id)))
@@ -490,16 +488,16 @@ class CursorState:
         before = self.mark_delete_position
         self.mark_ledger_id, self._mark_entry_id = position
         self._is_changed = True
-        if self._holes:
-            self._hole_count -= _drop_bitmaps(self._holes, position)
+        if self.holes:
+            self._hole_count -= _drop_bitmaps(self.holes, position)
         if self._new_holes:
             _drop_bitmaps(self._new_holes, position)
-        if self._ack_sets:
+        if self.ack_sets:
             self._drop_ack_sets_up_to(position, before)
 
     def _drop_ack_sets_up_to(self, position: Position, before: Position) -> None:
         if position.ledger_id == before.ledger_id:
-            sets = self._ack_sets.get(position.ledger_id)
+            sets = self.ack_sets.get(position.ledger_id)
             if sets is None:
                 return
             # Batches acknowledged in order: examine only the few positions that the mark passes.
@@ -509,14 +507,14 @@ class CursorState:
             else:
                 _drop_up_to(sets, position.entry_id)
             if not sets:
-                del self._ack_sets[position.ledger_id]
+                del self.ack_sets[position.ledger_id]
             return
-        for ledger_id in [ledger_id for ledger_id in self._ack_sets if ledger_id <= position.ledger_id]:
-            sets = self._ack_sets[ledger_id]
+        for ledger_id in [ledger_id for ledger_id in self.ack_sets if ledger_id <= position.ledger_id]:
+            sets = self.ack_sets[ledger_id]
             if ledger_id == position.ledger_id:
                 _drop_up_to(sets, position.entry_id)
             if ledger_id < position.ledger_id or not sets:
-                del self._ack_sets[ledger_id]
+                del self.ack_sets[ledger_id]
 
     def _apply(self, record: CursorRecord) -> None:
         """Apply a record. `_settle` must follow the last record, and removes entries before the mark-delete position."""
@@ -524,9 +522,9 @@ class CursorState:
             self.reset(record.mark_delete_position)
         self.mark_ledger_id, self._mark_entry_id = max(self.mark_delete_position, record.mark_delete_position)
         for ledger_id, deleted in record.holes.items():
-            _unite(self._holes, ledger_id, deleted)
+            _unite(self.holes, ledger_id, deleted)
         for (ledger_id, entry_id), bits in record.ack_sets.items():
-            self._ack_sets.setdefault(ledger_id, {})[entry_id] = bits
+            self.ack_sets.setdefault(ledger_id, {})[entry_id] = bits
         if record.held:
             try:
                 self.held.apply(record.held)
@@ -536,24 +534,24 @@ class CursorState:
                 ) from error
 
     def _settle(self) -> None:
-        _drop_bitmaps(self._holes, self.mark_delete_position)
+        _drop_bitmaps(self.holes, self.mark_delete_position)
         self._drop_ack_sets_up_to(self.mark_delete_position, Position(-1, -1))
-        for ledger_id in list(self._holes):
-            holes = self._holes[ledger_id]
+        for ledger_id in list(self.holes):
+            holes = self.holes[ledger_id]
             end = self._ledgers.entry_count_of(ledger_id)
             if holes and holes.max() >= end:
                 holes.remove_range(end, holes.max() + 1)
             if not holes:
-                del self._holes[ledger_id]
-        for ledger_id in list(self._ack_sets):
-            sets = self._ack_sets[ledger_id]
+                del self.holes[ledger_id]
+        for ledger_id in list(self.ack_sets):
+            sets = self.ack_sets[ledger_id]
             end = self._ledgers.entry_count_of(ledger_id)
-            holes = self._holes.get(ledger_id, BitMap())
+            holes = self.holes.get(ledger_id, BitMap())
             for entry_id in [entry_id for entry_id in sets if entry_id >= end or entry_id in holes]:
                 del sets[entry_id]
             if not sets:
-                del self._ack_sets[ledger_id]
-        self._hole_count = sum(len(holes) for holes in self._holes.values())
+                del self.ack_sets[ledger_id]
+        self._hole_count = sum(len(holes) for holes in self.holes.values())
         self._advance()
         self._is_changed = False
         self._is_replaced = False

@@ -99,11 +99,18 @@ class LedgerList:
         self._ledgers.append(LedgerRow(ledger_id))
 
     def added(self, ledger_id: int, entry_count: int, message_count: int, size_bytes: int) -> None:
-        index = len(self._ids) - 1
-        if self._ids[index] != ledger_id:
+        ledger = self._ledgers[-1]
+        if ledger.ledger_id != ledger_id or ledger.message_count is None or ledger.is_sealed:
             index = self._index_of(ledger_id)
-        if not self._ledgers[index].is_sealed:  # a summary that was reported before
-            self._grow(index, entry_count, message_count, size_bytes)
+            if not self._ledgers[index].is_sealed:  # a summary that was reported before
+                self._grow(index, entry_count, message_count, size_bytes)
+            return
+        # `_grow` of the last ledger, without its call: this runs for each message.
+        ledger.entry_count += entry_count
+        ledger.message_count += message_count
+        ledger.size_bytes += size_bytes
+        self.entry_count += entry_count
+        self.size_bytes += size_bytes
 
     def close_ledger(self, summary: LedgerSummary, closed_ms: int) -> None:
         """Set the final counts of a sealed ledger and its closing time in milliseconds since 1970. Idempotent. Raises

@@ -27,7 +27,7 @@ from pybroker.managed_ledger.oldest_unacked import OldestUnacked
 from pybroker.managed_ledger.read_ahead import CursorReadAhead
 from pybroker.managed_ledger.state_size_limit import StateSizeLimit
 from pybroker.model.ack_set import WORD_BITS
-from pybroker.model.position import EARLIEST, Position
+from pybroker.model.position import EARLIEST, Position, position_of
 from pybroker.model.skipped_ranges import SkippedRanges
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import completion
@@ -109,32 +109,31 @@ class ManagedCursor(CursorOwner):
         self.read_position = self.first_unacked_position
 
     def pass_over(self, held_back: Mapping[int, BitMap]) -> None:
-        if held_back or self.state.has_holes:
+        if held_back or self.state.holes:
             self.read_position = self.state.first_wanted(self.read_position, held_back)
 
-    def has_more(self) -> bool:
+    def next_entry(self) -> Position | None:
+        """Return the position of the next entry that can be read; None if there is none now."""
         position = self.ledger.ledgers.entry_from(self.read_position)
         limit = self.ledger.read_limit
-        return position is not None and (limit.limit is None or limit.readable(position, 1) > 0)
+        return position if position is None or limit.limit is None or limit.readable(position, 1) > 0 else None
 
-    @property
-    def is_at_end(self) -> bool:
-        """Return whether the read position is at the end of the last ledger, so that there is nothing to read."""
-        return self.ledger.ledgers.is_at_end(self.read_position)
+    def has_more(self) -> bool:
+        return self.next_entry() is not None
 
-    def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries from memory and advance the read position; None if the entries must be read from the
-        store. Call only while `has_more()`.
+    def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+        """Return the entries from `position` on, the result of `next_entry`, from memory and advance the read position;
+        None if the entries must be read from the store.
         """
-        position = self.ledger.ledgers.normalize(self.read_position)
-        max_entries = self._readable(position, max_entries)
+        if self.ledger.read_limit.limit is not None or self.size_limit.excess is not None:
+            max_entries = self._readable(position, max_entries)
         run = None if self._ahead.held is None else self._ahead.take(position, max_entries, max_bytes)
         if run is None:
             run = self.ledger.read_cached(position, max_entries, max_bytes)
         if run is None and (recent := self.ledger.read_ahead.find(position)) is not None:
             run = self._hold(recent, position, max_entries, max_bytes)
         if run is not None:
-            self.read_position = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
+            self.read_position = position_of((run.ledger_id, run.first_entry_id + len(run.payloads)))
         return run
 
     def _readable(self, position: Position, max_entries: int) -> int:

@@ -195,9 +195,17 @@ class ManagedLedger(AppendListener):
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def append(self, payloads: list[bytes], message_counts: list[int], size_bytes: int, context: object) -> None:
-        """Append entries. The listener is notified, with `context`, when they are durable. Raises LedgerTerminated,
-        StorageFull, and LedgerFenced when closed or after a failed write.
+    def append(
+        self,
+        payloads: list[bytes],
+        message_counts: list[int],
+        size_bytes: int,
+        context: object,
+        now_ms: float | None = None,
+    ) -> None:
+        """Append entries. The listener is notified, with `context`, when they are durable. `now_ms`: the monotonic
+        clock, if the caller has read it. Raises LedgerTerminated, StorageFull, and LedgerFenced when closed or after a
+        failed write.
         """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
@@ -211,7 +219,9 @@ class ManagedLedger(AppendListener):
         self._next_entry_id += count
         self._ledger_bytes += size_bytes
         self.pending_entries += count
-        now_ms = self._last_append_ms = self._resources.clock.monotonic_ms()
+        if now_ms is None:
+            now_ms = self._resources.clock.monotonic_ms()
+        self._last_append_ms = now_ms
         if (
             self._next_entry_id >= self._prepare_at_entries
             or self._ledger_bytes >= self._prepare_at_bytes
@@ -652,13 +662,10 @@ class ManagedLedger(AppendListener):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _readable(self, position: Position, max_entries: int) -> int:
-        return min(max_entries, self.ledgers.entry_count_of(position.ledger_id) - position.entry_id)
-
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        count = self._readable(position, max_entries)
-        assert count > 0, f"{self.name} has no entry {position}"
         ledger_id, entry_id = position
+        count = min(max_entries, self.ledgers.entry_count_of(ledger_id) - entry_id)
+        assert count > 0, f"{self.name} has no entry {position}"
         run = self._cache.read(ledger_id, entry_id, count, max_bytes) or self._store.read_buffered(
             ledger_id, entry_id, count, max_bytes
         )
@@ -674,7 +681,7 @@ class ManagedLedger(AppendListener):
         # A read returns at least one entry, of any size.
         taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
         try:
-            count = self._readable(position, max_entries)
+            count = min(max_entries, self.ledgers.entry_count_of(position.ledger_id) - position.entry_id)
             if count <= 0:
                 raise StoreError(
                     f"entry {position} cannot be read: it was deleted, or the managed ledger {self.name} ends before it"

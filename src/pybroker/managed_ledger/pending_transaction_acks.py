@@ -466,7 +466,7 @@ class PendingTransactionAcks:
         return msgspec.msgpack.encode(rows) if rows else b""
 
     def apply(self, record: bytes) -> None:
-        """Apply the pending transaction acks in a stored cursor record. Raises ValueError if they are damaged."""
+        """Restore the pending transaction acks from a stored cursor record. Raises ValueError if it is damaged."""
         try:
             for kind, most, least, *rest in msgspec.msgpack.decode(record, type=list[list[Any]]):
                 txn = TxnId(int(most), int(least))

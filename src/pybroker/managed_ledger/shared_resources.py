@@ -53,7 +53,8 @@ class LedgerResources:
     def keep_cached(self, run: AppendRun) -> None:
         before_bytes = self.cache.size_bytes
         self.cache.insert(run)
-        self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
+        if (settled := self.memory.cache.count(self.cache.size_bytes - before_bytes)) is not None:
+            self.memory.follow(settled)
 
     def resize_cache(self, limit_bytes: int) -> None:
         """Set the size limit of the entry cache in bytes, at most to its memory budget."""

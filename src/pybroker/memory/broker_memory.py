@@ -92,7 +92,9 @@ class Memory:
 
     @property
     def delivery_bytes(self) -> int:
-        return DELIVERY_BYTES if self.outboxes.room() > 0 else LEAST_DELIVERY_BYTES
+        outboxes = self.outboxes
+        # With nothing in use there is room, because the part has a guaranteed minimum.
+        return DELIVERY_BYTES if not outboxes.used_bytes or outboxes.room() > 0 else LEAST_DELIVERY_BYTES
 
     async def take(self, part: Part[object], group: Hashable, size_bytes: int) -> int:
         """Wait for `size_bytes` of `part`. Waiting tasks are served round robin by `group` (such as a connection).

@@ -152,6 +152,12 @@ class Part(Generic[T]):
         shared_bytes = max(0, budget.shared_bytes - budget.shared_used_bytes) if with_shared else 0
         return min(self.bound_bytes - self.used_bytes, own_bytes + shared_bytes)
 
+    def fill(self, size_bytes: int) -> bool:
+        """Add `size_bytes` to the part's used memory, even beyond its bound. Return whether the part is full."""
+        self.count(size_bytes)
+        # Below its guaranteed minimum, a part has room.
+        return self.used_bytes >= min(self.floor_bytes, self.bound_bytes) and self.room() <= 0
+
     @property
     def users(self) -> int:
         return self.takers + len(self._ahead)

@@ -164,6 +164,17 @@ class Resources:
                     for listener in self._listeners:
                         listener.topic_read_again(topic, policies)
 
+    async def read_missing(self, namespace: NamespaceName) -> None:
+        """Read the tenant and the namespace if they are not in the cache, because another broker may have created them
+        before the call. Raises StoreError.
+        """
+        if not self._store.is_shared or self.namespace(namespace) is not None:
+            return
+        await self._store.sync()
+        if namespace.tenant not in self._tenants:
+            await self.refresh(metadata_paths.tenant(namespace.tenant))
+        await self._refresh_namespace(namespace)
+
     async def stored_boundaries(self, namespace: NamespaceName) -> list[str] | None:
         """Read the bundle boundaries of a namespace from the store, without the cache and without waiting for its changes.
 

@@ -38,6 +38,15 @@ class Buckets:
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
+    def add_to_both(self, other: Buckets, value: float, count: int) -> None:
+        """Add to this histogram and to `other`, which has the same bounds."""
+        index = bisect_left(self.bounds, value)
+        self.counts[index] += count
+        other.counts[index] += count
+        total = value * count
+        self.total += total
+        other.total += total
+
     def add_sizes(self, payloads: list[bytes], size_bytes: int) -> None:
         """Count each payload by its size in bytes. `size_bytes` is the sum."""
         smallest = bisect_left(self.bounds, min(map(len, payloads)))
@@ -217,7 +226,6 @@ class BrokerStats:
         "loop_lag_ms",
         "loop_lags_ms",
         "loop_starved",
-        "pending_publish_bytes",
         "publish_latency_ms",
         "refusals",
         "refused_accesses",
@@ -240,7 +248,6 @@ class BrokerStats:
         self.throttled_connections = 0
         self.throttled_since_ms = 0.0
         """Monotonic."""
-        self.pending_publish_bytes = 0
         self.lookups = 0
         self.lookup_failures = 0
         self.lookup_redirects = 0

@@ -368,8 +368,9 @@ class Code(Enum):
     UNACKED_LIMIT_BROKER = (
         "unacked-limit-broker",
         (
-            "The broker has reached maxUnackedMessagesPerBroker, and this subscription has more unacknowledged messages than "
-            "maxUnackedMessagesPerSubscriptionOnBrokerBlocked, a fraction of this limit, allows."
+            "The broker sends no messages to this subscription: all subscriptions together have reached "
+            "maxUnackedMessagesPerBroker, and this subscription has more than its share of unacknowledged messages "
+            "(maxUnackedMessagesPerSubscriptionOnBrokerBlocked, a fraction of maxUnackedMessagesPerBroker)."
         ),
         "Acknowledge messages in the subscriptions with most unacknowledged messages, or raise maxUnackedMessagesPerBroker.",
     )

@@ -24,9 +24,9 @@ IDLE_SHARE = 0.1
 """Below this share of one CPU the process counts as idle."""
 
 # Net new objects between two young collections, and young collections between two that freeze. A collection visits at
-# most twice that many objects, about 8 ms. The last number is never reached, because the oldest generation is always
+# most twice that many objects, about 4 ms. The last number is never reached, because the oldest generation is always
 # empty.
-_THRESHOLDS = (10_000, 1, 1_000_000)
+_THRESHOLDS = (5_000, 1, 1_000_000)
 _OBJECTS_OF_TOPIC = 60  # with one subscription
 
 

@@ -66,7 +66,7 @@ def command_table() -> CommandTable:
             "endTxnOnSubscription", task=transaction_commands.end_txn_on_subscription
         ),
         Type.WATCH_TOPIC_LIST: Handler("watchTopicList", task=topic_list_commands.watch_topic_list),
-        Type.WATCH_TOPIC_LIST_CLOSE: Handler("watchTopicListClose", inline=topic_list_commands.watch_topic_list_close),
+        Type.WATCH_TOPIC_LIST_CLOSE: Handler("watchTopicListClose", task=topic_list_commands.watch_topic_list_close),
     }
     for handler in table.values():
         if not handler.is_inline:

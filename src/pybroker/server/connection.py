@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pybroker.auth.authentication import Identity, PeerCertificate
 from pybroker.auth.refused_accesses import Interface, RefusedAccess, cause_of
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pybroker.runtime.proxy_protocol import Address
     from pybroker.server.server_context import ServerContext
 
+T = TypeVar("T")
+
 
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     """The asyncio protocol of one client. The server context owns it from `connection_made` to `connection_lost`.
@@ -66,7 +68,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Address of the client from the PROXY header of a load balancer."""
         self.address = ""
         self.host = ""
-        self.opened_s = context.now_s()
+        self.waits_since_s = context.now_s()
+        """Since when the broker waits for the next command of an unauthenticated client, in seconds."""
         self.early_pings = 0  # PINGs before CONNECT
         self.client_version = ""
         self.role = None
@@ -79,6 +82,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.producer_set_ups = PendingSetups(self.producers)
         self.consumer_set_ups = PendingSetups(self.consumers)
         self.topic_watchers: dict[int, TopicWatcher] = {}
+        self.watchers_being_opened: set[int] = set()
+        """Ids of topic list watchers whose permission is being checked."""
         self.tasks = TaskOwner("connection")
         self.memory_waits = MemoryWaits()
         self.list_turn = asyncio.Lock()  # locked while a topic list is built
@@ -144,20 +149,28 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.topic_watchers.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.own_buffer() or self.context.receive_buffer
+        decoder = self._decoder
+        return (decoder.own_buffer() if decoder.missing_bytes else None) or self.context.receive_buffer
 
     def buffer_updated(self, size_bytes: int) -> None:
-        self.session.heard()
-        if self._alive_waiters:
+        self.session.has_heard = True
+        if self._alive_waiters.events:
             self._alive_waiters.wake()
         decoder = self._decoder
         if decoder.missing_bytes:
-            self._take(lambda: decoder.own_buffer_filled(size_bytes))
+            self._take(decoder.own_buffer_filled, size_bytes)
         else:
             data = bytes(self.context.receive_buffer[:size_bytes])
-            self._take(lambda: decoder.feed(data))
-        if decoder.missing_bytes or self.session.state is not SessionState.CONNECTED or self in self.context.frames:
-            self.context.frames.count(self, decoder)
+            if self.session.state is SessionState.CONNECTING and not self.context.paced_setups.admit():
+                decoder.hold(data)
+                self.context.frames.count(self, decoder)
+                self._pauses.add(read_pauses.BUDGET)
+                self.context.paced_setups.wait(self._go_on)
+                return
+            self._take(decoder.feed, data)
+        frames = self.context.frames
+        if decoder.missing_bytes or self.session.state is not SessionState.CONNECTED or self in frames.counted:
+            frames.count(self, decoder)
         if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
             # Yield: libuv would read up to 32 buffers from this socket before it serves others.
             self._pauses.add(read_pauses.BUDGET)
@@ -168,16 +181,19 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         empty.
         """
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
-            self._take(lambda: self._decoder.feed(b""))
+            self._take(self._decoder.feed, b"")
+            frames = self.context.frames
+            if self in frames.counted:
+                frames.count(self, self._decoder)
         if self._decoder.has_more and self.session.state is not SessionState.CLOSED:
             self.context.loop.call_soon(self._go_on)
         else:
             self._pauses.remove(read_pauses.BUDGET)
 
-    def _take(self, decode: Callable[[], list[Event]]) -> None:
-        """Decode and process events. This is the fault boundary for all client input."""
+    def _take(self, decode: Callable[[T], list[Event]], received: T) -> None:
+        """Decode `received` and process its events. This is the fault boundary for all client input."""
         try:
-            events = iter(decode())
+            events = iter(decode(received))
             if self._deferred or self._many_ids is not None:
                 self._deferred += events
             for event in events:
@@ -241,8 +257,17 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
-        self.abort("by the client")  # close() would wait for the client to read queued data
-        return False
+        """Abort now or in a later iteration; `close` would wait for the client to read queued data."""
+        paced = self.context.paced_setups
+        if paced.admit() or self._transport.get_extra_info("sslcontext") is not None:
+            self.abort("by the client")  # TLS allows no half-closed connection
+            return False
+        paced.wait(self._ended_by_client)
+        return True
+
+    def _ended_by_client(self) -> None:
+        if self in self.context.connections:
+            self.abort("by the client")
 
     def pause_writing(self) -> None:
         self._is_watched = True
@@ -316,7 +341,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             )
 
     def _publish(self, run: SendRun) -> None:
-        self._require_connected("SEND")
+        if self.session.state is not SessionState.CONNECTED:
+            self._require_connected("SEND")
         opened = self.producers.get(run.producer_id)
         if opened is None:
             if run.producer_id in self._closed_producers:
@@ -333,7 +359,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self._pending_publishes += len(run.sequence_ids)
         if self._pending_publishes >= self.context.max_pending_publishes:
             self._pauses.add(read_pauses.PENDING_PUBLISHES)
-        if self.context.publish_started(run.size_bytes):
+        if self.context.memory.publishes.fill(run.size_bytes):
             self.context.hold_publisher(self)
         topic.publish(opened.producer, run)
 
@@ -355,7 +381,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     def _take_deferred(self) -> None:
         events, self._deferred = self._deferred, []
         if self.session.state is not SessionState.CLOSED:
-            self._take(lambda: events)
+            self._take(list, events)
 
     def _published(self, count: int, size_bytes: int) -> None:
         self._pending_publishes -= count
@@ -364,7 +390,12 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
             and self._pending_publishes <= self.context.max_pending_publishes // 2
         ):
             self._pauses.remove(read_pauses.PENDING_PUBLISHES)
-        self.context.publish_completed(size_bytes)
+        context = self.context
+        settled = context.memory.publishes.count(-size_bytes)
+        if settled is not None:
+            context.memory.follow(settled)
+        if context.held_publishers:
+            context.publish_memory_freed()
 
     def _flow(self, flow: Flow) -> None:
         self._require_connected("FLOW")
@@ -618,23 +649,20 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
 
 class _Waiters:
-    __slots__ = ("_events",)
+    __slots__ = ("events",)
 
     def __init__(self) -> None:
-        self._events: list[asyncio.Event] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._events)
+        self.events: list[asyncio.Event] = []
 
     async def wait(self) -> None:
-        self._events.append(event := asyncio.Event())
+        self.events.append(event := asyncio.Event())
         try:
             await event.wait()
         finally:
-            if event in self._events:
-                self._events.remove(event)
+            if event in self.events:
+                self.events.remove(event)
 
     def wake(self) -> None:
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         for event in events:
             event.set()

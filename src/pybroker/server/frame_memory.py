@@ -41,20 +41,18 @@ class FrameMemory(Generic[C]):
         self._unauthenticated = unauthenticated
         self._stats = stats
         self._unauthenticated_limit_bytes = min(config.max_frame_bytes_before_connect, memory.frames.floor_bytes)
-        self._counted: dict[C, int] = {}
+        self.counted: dict[C, int] = {}
+        """The counted bytes of each connection with an incomplete frame, changed by this class alone."""
         self._held_by: dict[C, int] = {}  # unauthenticated, longest incomplete first
         self._unauthenticated_bytes = 0
-
-    def __contains__(self, connection: C) -> bool:
-        return connection in self._counted
 
     def count(self, connection: C, decoder: Decoder) -> None:
         """Update the memory of a connection's incomplete frame. After CONNECT, only large frames are counted."""
         is_connected = connection.session.state is SessionState.CONNECTED
-        before_bytes = self._counted.pop(connection, 0)
+        before_bytes = self.counted.pop(connection, 0)
         now_bytes = 0 if is_connected and not decoder.missing_bytes else decoder.held_bytes
         if now_bytes:
-            self._counted[connection] = now_bytes
+            self.counted[connection] = now_bytes
         if now_bytes != before_bytes:
             self._memory.follow(self._memory.frames.count(now_bytes - before_bytes))
             self._count_unauthenticated(connection, now_bytes)

@@ -15,6 +15,7 @@ from pybroker.runtime import logs
 from pybroker.runtime.repeated_events import ClientId, RepeatedEvents
 from pybroker.server.frame_memory import FrameMemory
 from pybroker.server.outbox_shares import OutboxShares
+from pybroker.server.paced_setups import PacedSetups
 from pybroker.waiting.slots import Slots
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class ServerContext:
         self.runtime = broker.runtime
         self.command_table = command_table
         self.loop = asyncio.get_running_loop()
+        self.paced_setups = PacedSetups(self.loop)
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BUFFER_BYTES)
         self.max_message_bytes = config.max_message_size
@@ -55,9 +57,9 @@ class ServerContext:
         """New connections are not read."""
         self.is_closed = False
         """New connections are aborted: the listener has closed the others and does not wait for more."""
-        self._held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
+        self.held_publishers: dict[Connection, None] = {}  # paused until half of all sends are answered
         self.unauthenticated: Slots[Connection] = Slots(
-            config.max_connections_before_connect, config.max_connections_before_connect_per_ip
+            config.max_connections_before_connect, config.max_connections_before_connect_per_ip, displaces_settled=True
         )
         self.frames: FrameMemory[Connection] = FrameMemory(
             self.memory, self.unauthenticated, self.runtime.stats, config
@@ -102,17 +104,27 @@ class ServerContext:
         if displaced is not None:
             self.runtime.stats.connections_displaced += 1
             self.unauthenticated.leave(displaced)
-            displaced.abort("displaced by a newer connection before it sent CONNECT")
+            displaced.abort("displaced by a newer connection before it was authenticated")
 
     def introduced(self, connection: Connection) -> None:
+        """Remove a connection whose client is authenticated from the limits of unauthenticated connections."""
         self.unauthenticated.leave(connection)
+
+    def check_begins(self, connection: Connection) -> None:
+        """Note that a provider checks credentials of a client: other unauthenticated connections are displaced first."""
+        self.unauthenticated.settle(connection)
+
+    def check_ended(self, connection: Connection) -> None:
+        """Note the end of the check. A client that is still not authenticated has to send its next command in time."""
+        connection.waits_since_s = self.now_s()
+        self.unauthenticated.unsettle(connection)
 
     def close_unauthenticated(self) -> None:
         latest_s = self.now_s() - self.connect_timeout_s
-        while (longest := self.unauthenticated.longest) is not None and longest.opened_s <= latest_s:
+        while (longest := self.unauthenticated.longest) is not None and longest.waits_since_s <= latest_s:
             self.runtime.stats.connections_displaced += 1
             self.unauthenticated.leave(longest)
-            longest.abort("no CONNECT within connectCommandTimeoutMs")
+            longest.abort("no CONNECT or AUTH_RESPONSE within connectCommandTimeoutMs")
 
     def _refuse(self, connection: Connection) -> None:
         self.runtime.stats.connections_refused += 1
@@ -150,8 +162,8 @@ class ServerContext:
         if not self.connections:
             self.all_closed.set()
         self._stalled.pop(connection, None)
-        if self._held_publishers.pop(connection, connection) is None:
-            stats.throttled_connections = len(self._held_publishers)
+        if self.held_publishers.pop(connection, connection) is None:
+            stats.throttled_connections = len(self.held_publishers)
         self.report_unsent(connection, 0)
         host = connection.host
         self._by_host[host] -= 1
@@ -178,46 +190,36 @@ class ServerContext:
             )
 
     def connection_limit(self, connection: Connection) -> str:
-        """Return the configuration key of the connection limit that `connection` exceeds, or "". Unauthenticated
+        """Return the configuration key of the connection limit that `connection` exceeds, or "". Other unauthenticated
         connections are not counted.
         """
         config = self.runtime.config
-        if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated):
+        own = int(connection in self.unauthenticated)
+        if 0 < config.broker_max_connections < len(self.connections) - len(self.unauthenticated) + own:
             return "brokerMaxConnections"
-        at_host = self._by_host[connection.host] - self.unauthenticated.count_of(connection.host)
+        at_host = self._by_host[connection.host] - self.unauthenticated.count_of(connection.host) + own
         if 0 < config.broker_max_connections_per_ip < at_host:
             return "brokerMaxConnectionsPerIp"
         return ""
 
     # --- bounds ------------------------------------------------------------------------------------------------------
 
-    def publish_started(self, size_bytes: int) -> bool:
-        """Add a message to the memory of unanswered sends. Return True if the limit of this memory is reached."""
-        self.runtime.stats.pending_publish_bytes += size_bytes
-        publishes = self.memory.publishes
-        if (settled := publishes.count(size_bytes)) is not None:
-            self.memory.follow(settled)
-        return publishes.room() <= 0
-
     def hold_publisher(self, connection: Connection) -> None:
         """Pause reading from `connection` until half of all unanswered sends are answered."""
-        if connection not in self._held_publishers:
-            if not self._held_publishers:
+        if connection not in self.held_publishers:
+            if not self.held_publishers:
                 self.runtime.stats.throttled_since_ms = self.now_s() * 1000
-            self._held_publishers[connection] = None
-            self.runtime.stats.throttled_connections = len(self._held_publishers)
+            self.held_publishers[connection] = None
+            self.runtime.stats.throttled_connections = len(self.held_publishers)
             connection.hold_publish_memory(True)
 
-    def publish_completed(self, size_bytes: int) -> None:
-        stats, publishes = self.runtime.stats, self.memory.publishes
-        stats.pending_publish_bytes -= size_bytes
-        assert stats.pending_publish_bytes >= 0, "answered more than was published"
-        if (settled := publishes.count(-size_bytes)) is not None:
-            self.memory.follow(settled)
+    def publish_memory_freed(self) -> None:
+        """Resume reading from connections that wait for memory of unanswered sends, if there is enough."""
+        publishes = self.memory.publishes
         # With no unanswered sends, `room` is positive: a memory part has a guaranteed minimum.
-        if self._held_publishers and publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
-            held, self._held_publishers = self._held_publishers, {}
-            stats.throttled_connections = 0
+        if publishes.used_bytes <= publishes.most_bytes // 2 and publishes.room() > 0:
+            held, self.held_publishers = self.held_publishers, {}
+            self.runtime.stats.throttled_connections = 0
             for connection in held:
                 connection.hold_publish_memory(False)
 

@@ -312,7 +312,9 @@ class CoordinatorState:
         )
 
     def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of a sink, up to the batch `up_to_batch`, that the caller may end."""
+        """Return the open transactions of a sink (the writer of an exactly-once pipeline, which numbers its batches) for the
+        batches up to and including `up_to_batch`, except those that the role of `asking` may not end.
+        """
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:

@@ -77,8 +77,8 @@ class TransactionLog(ManagedLedgerListener):
 
     async def _replay(self, apply: Callable[[Record], object]) -> None:
         self.cursor.rewind()
-        while self.cursor.has_more():
-            run = self.cursor.read_cached(READ_AT_ONCE, _READ_BYTES)
+        while (position := self.cursor.next_entry()) is not None:
+            run = self.cursor.read_cached(position, READ_AT_ONCE, _READ_BYTES)
             if run is None:
                 run = await self.cursor.read(READ_AT_ONCE, _READ_BYTES)
             else:

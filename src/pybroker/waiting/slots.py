@@ -19,16 +19,46 @@ class Admission(NamedTuple, Generic[T]):
     displaced: T | None = None
 
 
-class Slots(Generic[T]):
-    """Up to `limit` slots, and up to `limit_per_address` for each address; 0 means no limit."""
+class _Arrivals(Generic[T]):
+    """Occupants in the order of their arrival, together and by address."""
 
-    def __init__(self, limit: int, limit_per_address: int) -> None:
+    def __init__(self) -> None:
+        self._all: OrderedDict[T, None] = OrderedDict()
+        self._of: dict[str, OrderedDict[T, None]] = {}
+
+    def __contains__(self, occupant: T) -> bool:
+        return occupant in self._all
+
+    def add(self, occupant: T, address: str) -> None:
+        self._all[occupant] = None
+        self._of.setdefault(address, OrderedDict())[occupant] = None
+
+    def remove(self, occupant: T, address: str) -> None:
+        del self._all[occupant]
+        of_address = self._of[address]
+        del of_address[occupant]
+        if not of_address:
+            del self._of[address]
+
+    def first(self, address: str | None) -> T | None:
+        """Return the first occupant from `address`; None: from any."""
+        return next(iter(self._all if address is None else self._of.get(address, ())), None)
+
+
+class Slots(Generic[T]):
+    """Up to `limit` slots, and up to `limit_per_address` for each address; 0 means no limit.
+
+    With `displaces_settled`, a new occupant displaces the oldest settled one if all are settled.
+    """
+
+    def __init__(self, limit: int, limit_per_address: int, *, displaces_settled: bool = False) -> None:
         self._limit = limit
         self._limit_per_address = limit_per_address
+        self._displaces_settled = displaces_settled
         self._address_of: dict[T, str] = {}
         self._counts: Counter[str] = Counter()
-        self._unsettled: OrderedDict[T, None] = OrderedDict()  # in order of arrival
-        self._unsettled_of: dict[str, OrderedDict[T, None]] = {}
+        self._unsettled: _Arrivals[T] = _Arrivals()
+        self._settled: _Arrivals[T] = _Arrivals()
 
     def __len__(self) -> int:
         return len(self._address_of)
@@ -38,7 +68,8 @@ class Slots(Generic[T]):
 
     @property
     def longest(self) -> T | None:
-        return next(iter(self._unsettled), None)
+        """The unsettled occupant that came first."""
+        return self._unsettled.first(None)
 
     def count_of(self, address: str) -> int:
         return self._counts[address]
@@ -47,47 +78,43 @@ class Slots(Generic[T]):
         """Give a slot to `occupant` if possible, and return the result. The occupant is unsettled until `settle`."""
         assert occupant not in self._address_of, "admitted twice"
         displaced: T | None = None
-        if 0 < self._limit_per_address <= self._counts[address]:
-            displaced = next(iter(self._unsettled_of.get(address, ())), None)
+        is_full_for_address = 0 < self._limit_per_address <= self._counts[address]
+        if is_full_for_address or 0 < self._limit <= len(self):
+            displaced = self._displaceable(address if is_full_for_address else None)
             if displaced is None:
                 return Admission(False)
-        elif 0 < self._limit <= len(self):
-            displaced = next(iter(self._unsettled), None)
-            if displaced is None:
-                return Admission(False)
-        if displaced is not None:
             self.leave(displaced)
         self._address_of[occupant] = address
         self._counts[address] += 1
-        self._unsettle(occupant, address)
+        self._unsettled.add(occupant, address)
         return Admission(True, displaced)
+
+    def _displaceable(self, address: str | None) -> T | None:
+        unsettled = self._unsettled.first(address)
+        if unsettled is None and self._displaces_settled:
+            return self._settled.first(address)
+        return unsettled
 
     def settle(self, occupant: T) -> None:
         """Protect `occupant` from displacement. Does nothing if it has no slot."""
         address = self._address_of.get(occupant)
-        if address is None or occupant not in self._unsettled:
-            return
-        del self._unsettled[occupant]
-        of_address = self._unsettled_of[address]
-        del of_address[occupant]
-        if not of_address:
-            del self._unsettled_of[address]
+        if address is not None and occupant in self._unsettled:
+            self._unsettled.remove(occupant, address)
+            self._settled.add(occupant, address)
 
     def unsettle(self, occupant: T) -> None:
         """Allow displacement of `occupant` again. Does nothing if it has no slot."""
         address = self._address_of.get(occupant)
-        if address is not None and occupant not in self._unsettled:
-            self._unsettle(occupant, address)
+        if address is not None and occupant in self._settled:
+            self._settled.remove(occupant, address)
+            self._unsettled.add(occupant, address)
 
     def leave(self, occupant: T) -> None:
         """Free the slot of `occupant`. Does nothing if it has no slot."""
-        self.settle(occupant)
         address = self._address_of.pop(occupant, None)
-        if address is not None:
-            self._counts[address] -= 1
-            if not self._counts[address]:
-                del self._counts[address]
-
-    def _unsettle(self, occupant: T, address: str) -> None:
-        self._unsettled[occupant] = None
-        self._unsettled_of.setdefault(address, OrderedDict())[occupant] = None
+        if address is None:
+            return
+        (self._unsettled if occupant in self._unsettled else self._settled).remove(occupant, address)
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]

@@ -70,19 +70,19 @@ class ProxyStatsRoutes:
 
     async def metrics(self, call: Call) -> Response:
         """Return the messages and bytes of WebSocket sessions by namespace, since the broker started."""
-        call.require_superuser()
+        await call.require_superuser()
         totals = self._sessions.totals.current(self._sessions)
         return json_response([each.document(namespace) for namespace, each in totals.items()])
 
     async def all_stats(self, call: Call) -> Response:
         """Return the WebSocket sessions of this broker by topic."""
-        call.require_superuser()
+        await call.require_superuser()
         return json_response(self._by_topic())
 
     async def topic_stats(self, call: Call) -> Response:
         """Return the WebSocket sessions of a topic on this broker."""
         topic = call.topic_name()
-        call.require_topic_admin(topic)
+        await call.require_topic_admin(topic)
         found = self._by_topic().get(str(topic))
         if found is None:
             raise AdminError(404, "Topic does not exist")

@@ -23,6 +23,7 @@ from pybroker.websocket.websocket_connection import Hold, TextReceiver, WebSocke
 if TYPE_CHECKING:
     from pybroker.client.client import Closing
     from pybroker.runtime.runtime import Runtime
+    from pybroker.websocket.session_permission import SessionPermission
 
 MAX_INBOX_BYTES = 64 * 1024
 """Received texts that wait for the session; above it, the connection is not read."""
@@ -43,6 +44,8 @@ class Session(TextReceiver):
         """`part`: the producer or consumer, which the session closes at its end."""
         self.connection = connection
         self.topic = topic
+        self.permission: SessionPermission | None = None
+        """The permission that the session needs while it is open; None until it is open."""
         self.waits_for = ""
         """Why the session does not continue; "" while it works."""
         self.waits_since_ms = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from pybroker.websocket.frame_compression import session_extensions
 from pybroker.websocket.namespace_totals import NamespaceTotals
 from pybroker.websocket.producer_session import ProducerSession
 from pybroker.websocket.session_clients import SessionClients
+from pybroker.websocket.session_permissions import SessionPermissions
 from pybroker.websocket.topic_pattern import PatternTopics
 from pybroker.websocket.websocket_connection import Timing, WebSocketConnection
 
@@ -46,6 +47,7 @@ class Sessions:
         self._sessions: dict[Session, None] = {}
         self.totals = NamespaceTotals()
         self.clients = SessionClients(broker)
+        broker.permission_rechecks.add(SessionPermissions(self))
         self.opened_total = 0
         self.refused_total = 0
         self._broker = broker
@@ -117,7 +119,7 @@ class Sessions:
         access: Access,
         topics: Sequence[TopicName] | str,
         parameters: ConsumerParameters,
-        may_consume: Callable[[TopicName], None],
+        may_consume: Callable[[TopicName], Awaitable[None]],
     ) -> ConsumerSession:
         """Create the consumer or reader of a session. `topics`: names, or a pattern, whose topics `may_consume` checks.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from pybroker.client.failures import ClientError
@@ -25,7 +25,7 @@ MAX_PATTERN_CHARACTERS = 1000
 class PatternTopics:
     """The matching persistent topics of one namespace that the session may consume."""
 
-    def __init__(self, client: Client, pattern: str, may_consume: Callable[[TopicName], None]) -> None:
+    def __init__(self, client: Client, pattern: str, may_consume: Callable[[TopicName], Awaitable[None]]) -> None:
         """`pattern`: `persistent://tenant/namespace/regular-expression`. `may_consume` raises AuthorizationError.
 
         Raises InvalidParameter.
@@ -50,7 +50,7 @@ class PatternTopics:
             if str(name) in found:
                 continue
             try:
-                self._may_consume(name)
+                await self._may_consume(name)
             except AuthorizationError:
                 continue
             found[str(name)] = name

@@ -48,6 +48,7 @@ from pybroker.runtime import logs
 from pybroker.websocket import session_parameters
 from pybroker.websocket.frame_compression import OFFER
 from pybroker.websocket.session_parameters import InvalidParameter
+from pybroker.websocket.session_permission import SessionPermission
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -190,13 +191,15 @@ class WebSocketRoutes:
         or its error.
         """
         topic = _topic(call)
+        authorization, principal = call.broker.broker_context.authorization, call.principal
+        permission = authorization.permission(lambda: authorization.require_produce(topic, principal))
 
         async def opened(connection: WebSocketConnection, access: Access) -> Session:
             parameters = session_parameters.producer_parameters(_query(call))
-            call.broker.broker_context.authorization.require_produce(topic, call.principal)
+            await permission.require()
             return await self._sessions.open_producer(connection, access, topic, parameters)
 
-        return await self._open(call, opened)
+        return await self._open(call, opened, SessionPermission(permission, ([topic],)))
 
     async def consumer(self, call: Call) -> Response:
         """Open the WebSocket session of a consumer. The client acknowledges each message with its message id."""
@@ -215,9 +218,21 @@ class WebSocketRoutes:
     async def _consume(self, call: Call, topics: Sequence[TopicName] | str) -> Response:
         authorization, principal = call.broker.broker_context.authorization, call.principal
         subscription = call.name("subscription")
+        used = dict.fromkeys(() if isinstance(topics, str) else topics)
+        """The topics for which the session needs the permission; of a pattern those that it has found."""
+        dead_letters: list[TopicName] = []
 
-        def may_consume(topic: TopicName) -> None:
-            authorization.require_consume(topic, subscription, principal)
+        async def may_consume(topic: TopicName) -> None:
+            await authorization.require_consume(topic, subscription, principal)
+            used[topic] = None
+
+        async def ask() -> None:
+            for topic in dead_letters:
+                await authorization.require_produce(topic, principal)
+            for topic in [*used]:
+                await authorization.require_consume(topic, subscription, principal)
+
+        permission = authorization.permission(ask)
 
         async def opened(connection: WebSocketConnection, access: Access) -> Session:
             parameters = session_parameters.consumer_parameters(
@@ -227,13 +242,11 @@ class WebSocketRoutes:
                 keeps_batch_bits=call.config.acknowledgment_at_batch_index_level_enabled,
             )
             if parameters.dead_letters is not None:
-                authorization.require_produce(_parsed(parameters.dead_letters.topic), principal)
-            if not isinstance(topics, str):
-                for topic in topics:
-                    may_consume(topic)
+                dead_letters.append(_parsed(parameters.dead_letters.topic))
+            await permission.require()
             return await self._sessions.open_consumer(connection, access, topics, parameters, may_consume)
 
-        return await self._open(call, opened)
+        return await self._open(call, opened, SessionPermission(permission, (used, dead_letters)))
 
     async def reader(self, call: Call) -> Response:
         """Open the WebSocket session of a reader. The client acknowledges messages to get more than
@@ -242,15 +255,19 @@ class WebSocketRoutes:
         topic = _topic(call)
         authorization, principal = call.broker.broker_context.authorization, call.principal
         subscription = f"reader-{call.runtime.random.getrandbits(40):010x}"
+        permission = authorization.permission(lambda: authorization.require_consume(topic, "", principal))
+
+        async def may_consume(_topic: TopicName) -> None:
+            """A reader has no pattern."""
 
         async def opened(connection: WebSocketConnection, access: Access) -> Session:
             parameters = session_parameters.reader_parameters(_query(call), subscription)
-            authorization.require_consume(topic, "", principal)
-            return await self._sessions.open_consumer(connection, access, [topic], parameters, lambda _: None)
+            await permission.require()
+            return await self._sessions.open_consumer(connection, access, [topic], parameters, may_consume)
 
-        return await self._open(call, opened)
+        return await self._open(call, opened, SessionPermission(permission, ([topic],)))
 
-    async def _open(self, call: Call, opening: Opening) -> Response:
+    async def _open(self, call: Call, opening: Opening, permission: SessionPermission) -> Response:
         head, extensions = _handshake(call)
         _check_origin(call)
         connection = self._sessions.connection(_address(call), extensions)
@@ -258,11 +275,21 @@ class WebSocketRoutes:
             connection.lifetime_s = call.expires_at_s - call.runtime.clock.wall_ms() / 1000
         try:
             session = await opening(connection, self._access(call))
+            session.permission = permission
+            await self._require_still(session, permission)
         except (InvalidParameter, InvalidTopicName) as error:
             raise self._refused(call, error, f"Invalid query params: {error}") from error
         except (BrokerError, ClientError, CannotEncrypt, ValueError) as error:
             raise self._refused(call, error, f"Failed to create producer/consumer: {error}") from error
         return _Session(self._sessions, session, head)
+
+    async def _require_still(self, session: Session, permission: SessionPermission) -> None:
+        """Check the permission again if permissions changed while the session was opened."""
+        try:
+            await permission.permission.require()
+        except BaseException:
+            self._sessions.abandon(session)
+            raise
 
     def _access(self, call: Call) -> Access:
         authentication = call.broker.authentication

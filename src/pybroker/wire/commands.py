@@ -146,7 +146,13 @@ class Decoder:
             return []
         data = b"".join(self._pieces)
         self._pieces = []
-        return self._decode(data)
+        return self.feed(data)
+
+    def hold(self, data: bytes) -> None:
+        """Store data, which follows all data fed before, without decoding. Then call `feed` without data."""
+        assert not self.missing_bytes, "large frames are received into `own_buffer`"
+        self._rest += data
+        self.has_more = True
 
     def feed(self, data: bytes) -> list[Event]:
         """Decode `data`, which follows all data fed before. Raises ProtocolViolation for invalid data."""
@@ -157,31 +163,11 @@ class Decoder:
                 own[:taken] = data[:taken]
                 events = self.own_buffer_filled(taken)
                 data = data[taken:]
-            return events + self._decode(data) if data else events
+            return events + self.feed(data) if data else events
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        return self._decode(data)
-
-    def _keep(self, data: bytes, pos: int) -> None:
-        kept = len(data) - pos
-        if kept >= 4:
-            total = int.from_bytes(data[pos : pos + 4], "big")
-            if total > self._max_frame_bytes:
-                raise ProtocolViolation(
-                    f"the client sent a frame of {total} bytes, which is longer than the limit of "
-                    f"{self._max_frame_bytes} bytes"
-                )
-            if total + 4 - kept > OWN_BUFFER_BYTES:
-                self._pieces = [bytearray(data[pos:])]
-                self._filled = kept
-                self.missing_bytes = total + 4 - kept
-                self.has_more = False  # only the rest of this frame can come next
-                return
-        self._rest = data[pos:]
-
-    def _decode(self, data: bytes) -> list[Event]:
-        events: list[Event] = []
+        events = []
         pos = 0
         end = len(data)
         max_frame = self._max_frame_bytes
@@ -370,7 +356,7 @@ class Decoder:
                 if ordered == command:
                     raise
                 run_producer_id, ack = -1, None
-                events += self._decode(
+                events += self.feed(
                     _SIZES.pack(total + len(ordered) - size, len(ordered)) + ordered + data[start:frame_end]
                 )
             pos = frame_end
@@ -378,10 +364,28 @@ class Decoder:
                 self.has_more = end - pos >= 4
                 break
         else:
-            pos = self._decode_short(data, pos, events)
+            if end - pos >= _SIZES.size:
+                pos = self._decode_short(data, pos, events)
         if pos < end:
             self._keep(data, pos)
         return events
+
+    def _keep(self, data: bytes, pos: int) -> None:
+        kept = len(data) - pos
+        if kept >= 4:
+            total = int.from_bytes(data[pos : pos + 4], "big")
+            if total > self._max_frame_bytes:
+                raise ProtocolViolation(
+                    f"the client sent a frame of {total} bytes, which is longer than the limit of "
+                    f"{self._max_frame_bytes} bytes"
+                )
+            if total + 4 - kept > OWN_BUFFER_BYTES:
+                self._pieces = [bytearray(data[pos:])]
+                self._filled = kept
+                self.missing_bytes = total + 4 - kept
+                self.has_more = False  # only the rest of this frame can come next
+                return
+        self._rest = data[pos:]
 
     def _large(self, data: bytes, pos: int, end: int) -> Event:
         """Decode the large command in `data[pos:end]` at the same cost per byte as a small one.

@@ -21,7 +21,7 @@ def entry_key_hash(entry: bytes) -> int:
 
 
 def _each(decide: Callable[[bytes], Any], entries: list[bytes]) -> list[Any]:
-    return [decide(entry) for entry in entries]
+    return list(map(decide, entries))
 
 
 key_hashes: Callable[[list[bytes]], list[int]] = partial(COMPILED.key_hashes if COMPILED else _each, entry_key_hash)

@@ -159,7 +159,8 @@ def python_messages(
             size = fixed_size + entry_size + tail_size
             length = encode(size)
             command_size = 3 + len(length) + size
-            head = b"\x08\x09\x4a" + length + consumer + encode(len(ledger) + entry_size + len(id_end)) + ledger
+            id_length = bytes((len(ledger) + entry_size + len(id_end),))  # below 0x80
+            head = b"\x08\x09\x4a" + length + consumer + id_length + ledger
         parts += (_SIZES(command_size + 4 + len(payload), command_size) + head + entry + tail, payload)
     return parts, sum(map(len, parts)), max(map(len, payloads), default=0)
 

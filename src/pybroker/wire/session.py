@@ -90,13 +90,14 @@ class KeepAlive(enum.Enum):
 class Session:
     """State and liveness of one connection. The caller ticks it once per keep-alive interval.
 
-    Invariant: `is_waiting_for_pong` is only true between a PING of the broker and the next frame of the client.
+    A received frame proves that the client is alive.
     """
 
     def __init__(self) -> None:
         self.state = SessionState.CONNECTING
         self.protocol_version = 0
-        self._heard_since_tick = False
+        self.has_heard = False
+        """Whether a frame was received since the last tick; set by the caller."""
         self._pinged = False
 
     def move_to(self, state: SessionState) -> None:
@@ -121,16 +122,12 @@ class Session:
         is_known = not client_version.startswith(CLIENTS_WITHOUT_END_OF_TOPIC)
         return is_known and self.protocol_version >= END_OF_TOPIC_VERSION
 
-    def heard(self) -> None:
-        """Record that a frame was received, which proves that the client is alive."""
-        self._heard_since_tick = True
-        self._pinged = False
-
     def tick(self) -> KeepAlive:
         if self.state is not SessionState.CONNECTED:
             return KeepAlive.CLOSE  # CONNECT not completed within a whole interval
-        if self._heard_since_tick:
-            self._heard_since_tick = False
+        if self.has_heard:
+            self.has_heard = False
+            self._pinged = False
             return KeepAlive.NOTHING
         if self._pinged:
             return KeepAlive.CLOSE

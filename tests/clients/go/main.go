@@ -57,6 +57,7 @@ var scenarios = map[string]func(*walk){
 	"interceptors":          interceptors,
 	"key_shared":            keyShared,
 	"kill_and_restart":      killAndRestart,
+	"load":                  load,
 	"many_topics":           manyTopics,
 	"message_fields":        messageFields,
 	"missing_names":         missingNames,

@@ -16,6 +16,7 @@ from tests.protocol.authorization_matrix.http_exchange import Answer, HttpExchan
 from tests.support.documented_permissions import Documented, documented_permissions, method_of, permission_of
 
 OPEN = frozenset({"/", "/console", "/console/{file}", "/docs", "/live", "/metrics", "/ready", "/status.html"})
+OPEN |= {f"/console/{path}" for path in ("sign-in", "login", "callback", "logout")}
 """Paths that need no credentials."""
 
 NO_JSON = b"{"

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import pytest
 from tests.protocol.authorization_matrix.clients import (
     POOR_PROXY,
     PROXY,
@@ -114,22 +115,24 @@ async def test_every_websocket_path_with_every_client() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-async def test_revoked_permission_ends_the_session_of_a_consumer() -> None:
-    path, headers = "v2/consumer/persistent/acme/ns/t/s", client_of("alice").headers
-    async with secured_service() as broker, session(broker.admin_url, path, additional_headers=headers) as opened:
-        await revoke(broker)
-        code, reason = await opened.close_code()
-    assert (code, "authorized" in reason) == (1011, True), reason
-
-
-async def test_revoked_permission_ends_the_session_of_a_producer_at_its_next_message() -> None:
-    path, headers = "v2/producer/persistent/acme/ns/t", client_of("alice").headers
-    async with secured_service() as broker, session(broker.admin_url, path, additional_headers=headers) as opened:
-        assert (await opened.publish(b"before"))["result"] == "ok"
-        await revoke(broker)
-        assert (await opened.publish(b"after"))["result"] != "ok"
-        code, reason = await opened.close_code()
-    assert (code, "authorized" in reason) == (1011, True), reason
+@pytest.mark.parametrize(
+    ("path", "permission"),
+    [
+        ("v2/producer/persistent/acme/ns/t", "produce"),
+        ("v2/consumer/persistent/acme/ns/t/s", "consume"),
+        ("v2/reader/persistent/acme/ns/t", "consume"),
+        ("v3/consumer/s?topics=persistent://acme/ns/t,persistent://acme/ns/u", "consume"),
+        ("v3/consumer/s?topicsPattern=persistent://acme/ns/t.*", "consume"),
+    ],
+)
+async def test_revoked_permission_ends_session(path: str, permission: str) -> None:
+    headers = client_of("alice").headers
+    async with secured_service() as broker:
+        assert await call(broker, "PUT", "/admin/v2/persistent/acme/ns/t", client_of("super")) == 204
+        async with session(broker.admin_url, path, additional_headers=headers) as opened:
+            await revoke(broker)
+            code, reason = await opened.close_code()
+    assert (code, f"the permission {permission} on namespace acme/ns is missing" in reason) == (1008, True), reason
 
 
 async def revoke(broker: EmbeddedBroker) -> None:

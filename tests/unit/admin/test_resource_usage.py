@@ -16,7 +16,7 @@ def test_a_share_of_an_unknown_limit_is_nothing() -> None:
 
 def test_messages_in_memory_are_measured_against_both_limits() -> None:
     broker = FakeBroker(BrokerConfig(max_message_publish_buffer_size_in_mb=63))
-    broker.runtime.stats.pending_publish_bytes = 16 * 1024 * 1024
+    broker.runtime.memory.publishes.count(16 * 1024 * 1024)
     meter = ResourceMeter(cast(BrokerService, broker))
     meter.sample(5, 0)
     assert meter.direct_memory == Usage(16, 64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -43,9 +43,9 @@ async def grant(resources: Resources, change: Callable[[NamespacePolicies], None
     await resources.update_namespace(topic.namespace, change)
 
 
-def may(check: Callable[..., None], *arguments: object) -> bool:
+async def may(check: Callable[..., Awaitable[None]], *arguments: object) -> bool:
     try:
-        check(*arguments)
+        await check(*arguments)
     except AuthorizationError:
         return False
     return True
@@ -53,13 +53,13 @@ def may(check: Callable[..., None], *arguments: object) -> bool:
 
 async def test_when_it_is_off_everybody_may_do_all(resources: Resources) -> None:
     service = AuthorizationService(BrokerConfig(), resources)
-    service.require_produce(TOPIC, None)
-    service.require_consume(TOPIC, "sub", None)
-    service.require_lookup(TOPIC, None)
-    service.require_superuser(None)
-    service.require_tenant_admin("acme", None)
-    service.require_namespace_admin(NAMESPACE, None)
-    service.require_list_topics(NAMESPACE, None)
+    await service.require_produce(TOPIC, None)
+    await service.require_consume(TOPIC, "sub", None)
+    await service.require_lookup(TOPIC, None)
+    await service.require_superuser(None)
+    await service.require_tenant_admin("acme", None)
+    await service.require_namespace_admin(NAMESPACE, None)
+    await service.require_list_topics(NAMESPACE, None)
 
 
 @pytest.mark.parametrize(
@@ -75,66 +75,66 @@ async def test_superusers_and_tenant_administrators_need_no_grant(
     resources: Resources, role: str | None, data: bool, administers: bool, superuser: bool
 ) -> None:
     service = AuthorizationService(CONFIG, resources)
-    assert may(service.require_produce, TOPIC, role) is data
-    assert may(service.require_consume, TOPIC, "sub", role) is data
-    assert may(service.require_lookup, TOPIC, role) is data
-    assert may(service.require_list_topics, NAMESPACE, role) is data
-    assert may(service.require_tenant_admin, "acme", role) is administers
-    assert may(service.require_namespace_admin, NAMESPACE, role) is administers
-    assert may(service.require_superuser, role) is superuser
+    assert await may(service.require_produce, TOPIC, role) is data
+    assert await may(service.require_consume, TOPIC, "sub", role) is data
+    assert await may(service.require_lookup, TOPIC, role) is data
+    assert await may(service.require_list_topics, NAMESPACE, role) is data
+    assert await may(service.require_tenant_admin, "acme", role) is administers
+    assert await may(service.require_namespace_admin, NAMESPACE, role) is administers
+    assert await may(service.require_superuser, role) is superuser
 
 
 async def test_a_tenant_administrator_is_nobody_in_other_tenants(resources: Resources) -> None:
     service = AuthorizationService(CONFIG, resources)
-    assert not may(service.require_produce, PUBLIC, "boss")
-    assert not may(service.require_tenant_admin, "public", "boss")
-    assert not may(service.require_tenant_admin, "missing", "boss")
+    assert not await may(service.require_produce, PUBLIC, "boss")
+    assert not await may(service.require_tenant_admin, "public", "boss")
+    assert not await may(service.require_tenant_admin, "missing", "boss")
 
 
 async def test_a_namespace_grants_exactly_the_actions_given(resources: Resources) -> None:
     service = AuthorizationService(CONFIG, resources)
     await grant(resources, lambda p: p.auth_policies.namespace_auth.update(writer=[PRODUCE], reader=[CONSUME]))
-    assert may(service.require_produce, TOPIC, "writer")
-    assert not may(service.require_consume, TOPIC, "sub", "writer")
-    assert not may(service.require_produce, TOPIC, "reader")
-    assert may(service.require_consume, TOPIC, "sub", "reader")
-    assert may(service.require_lookup, TOPIC, "writer")
-    assert may(service.require_lookup, TOPIC, "reader")
-    assert may(service.require_list_topics, NAMESPACE, "reader")
-    assert may(service.require_list_topics, NAMESPACE, "writer")
-    assert not may(service.require_list_topics, NAMESPACE, "stranger")
-    assert not may(service.require_namespace_admin, NAMESPACE, "reader")
+    assert await may(service.require_produce, TOPIC, "writer")
+    assert not await may(service.require_consume, TOPIC, "sub", "writer")
+    assert not await may(service.require_produce, TOPIC, "reader")
+    assert await may(service.require_consume, TOPIC, "sub", "reader")
+    assert await may(service.require_lookup, TOPIC, "writer")
+    assert await may(service.require_lookup, TOPIC, "reader")
+    assert await may(service.require_list_topics, NAMESPACE, "reader")
+    assert await may(service.require_list_topics, NAMESPACE, "writer")
+    assert not await may(service.require_list_topics, NAMESPACE, "stranger")
+    assert not await may(service.require_namespace_admin, NAMESPACE, "reader")
 
 
 async def test_the_anonymous_role_uses_what_it_is_granted_and_nothing_else(resources: Resources) -> None:
     service = AuthorizationService(CONFIG, resources)
     await grant(resources, lambda p: p.auth_policies.namespace_auth.update(anonymous=[PRODUCE, CONSUME]), PUBLIC)
     await grant(resources, lambda p: p.auth_policies.namespace_auth.update(app=[PRODUCE, CONSUME]))
-    assert may(service.require_produce, PUBLIC, "anonymous")
-    assert may(service.require_consume, PUBLIC, "sub", "anonymous")
-    assert not may(service.require_produce, TOPIC, "anonymous")
-    assert not may(service.require_consume, TOPIC, "sub", "anonymous")
-    assert not may(service.require_lookup, TOPIC, "anonymous")
-    assert may(service.require_produce, TOPIC, "app")
+    assert await may(service.require_produce, PUBLIC, "anonymous")
+    assert await may(service.require_consume, PUBLIC, "sub", "anonymous")
+    assert not await may(service.require_produce, TOPIC, "anonymous")
+    assert not await may(service.require_consume, TOPIC, "sub", "anonymous")
+    assert not await may(service.require_lookup, TOPIC, "anonymous")
+    assert await may(service.require_produce, TOPIC, "app")
 
 
 async def test_a_revoked_grant_counts_no_more(resources: Resources) -> None:
     service = AuthorizationService(CONFIG, resources)
     await grant(resources, lambda p: p.auth_policies.namespace_auth.update(app=[PRODUCE]))
-    assert may(service.require_produce, TOPIC, "app")
+    assert await may(service.require_produce, TOPIC, "app")
     await grant(resources, lambda p: p.auth_policies.namespace_auth.clear())
-    assert not may(service.require_produce, TOPIC, "app")
+    assert not await may(service.require_produce, TOPIC, "app")
 
 
 async def test_a_topics_grant_counts_for_it_and_its_partitions_only(resources: Resources) -> None:
     service = AuthorizationService(CONFIG, resources)
     await grant(resources, lambda p: p.auth_policies.destination_auth.update({str(TOPIC): {"app": [PRODUCE]}}))
-    assert may(service.require_produce, TOPIC, "app")
-    assert may(service.require_produce, TOPIC.partition(3), "app")
-    assert may(service.require_lookup, TOPIC, "app")
-    assert not may(service.require_consume, TOPIC, "sub", "app")
-    assert not may(service.require_produce, TopicName.parse("persistent://acme/orders/other"), "app")
-    assert not may(service.require_list_topics, NAMESPACE, "app")
+    assert await may(service.require_produce, TOPIC, "app")
+    assert await may(service.require_produce, TOPIC.partition(3), "app")
+    assert await may(service.require_lookup, TOPIC, "app")
+    assert not await may(service.require_consume, TOPIC, "sub", "app")
+    assert not await may(service.require_produce, TopicName.parse("persistent://acme/orders/other"), "app")
+    assert not await may(service.require_list_topics, NAMESPACE, "app")
 
 
 async def test_a_reserved_subscription_is_for_its_roles_only(resources: Resources) -> None:
@@ -145,11 +145,11 @@ async def test_a_reserved_subscription_is_for_its_roles_only(resources: Resource
         policies.auth_policies.subscription_auth_roles.update(reserved=["app", "stranger"], free=[])
 
     await grant(resources, change)
-    assert may(service.require_consume, TOPIC, "reserved", "app")
-    assert not may(service.require_consume, TOPIC, "reserved", "other")
-    assert may(service.require_consume, TOPIC, "free", "other")
-    assert not may(service.require_consume, TOPIC, "reserved", "stranger"), "a reservation is no grant"
-    assert may(service.require_consume, TOPIC, "reserved", "boss")
+    assert await may(service.require_consume, TOPIC, "reserved", "app")
+    assert not await may(service.require_consume, TOPIC, "reserved", "other")
+    assert await may(service.require_consume, TOPIC, "free", "other")
+    assert not await may(service.require_consume, TOPIC, "reserved", "stranger"), "a reservation is no grant"
+    assert await may(service.require_consume, TOPIC, "reserved", "boss")
 
 
 async def test_with_mode_prefix_a_subscription_begins_with_the_role(resources: Resources) -> None:
@@ -160,19 +160,19 @@ async def test_with_mode_prefix_a_subscription_begins_with_the_role(resources: R
         policies.subscription_auth_mode = SubscriptionAuthMode.PREFIX
 
     await grant(resources, change)
-    assert may(service.require_consume, TOPIC, "app-1", "app")
-    assert not may(service.require_consume, TOPIC, "mine", "app")
+    assert await may(service.require_consume, TOPIC, "app-1", "app")
+    assert not await may(service.require_consume, TOPIC, "mine", "app")
 
 
 async def test_wildcards_count_only_when_they_are_switched_on(resources: Resources) -> None:
     await grant(resources, lambda p: p.auth_policies.namespace_auth.update({"app-*": [PRODUCE], "*.reader": [CONSUME]}))
     off = AuthorizationService(CONFIG, resources)
-    assert not may(off.require_produce, TOPIC, "app-1")
+    assert not await may(off.require_produce, TOPIC, "app-1")
     on = AuthorizationService(CONFIG.replace(authorization_allow_wildcards_matching=True), resources)
-    assert may(on.require_produce, TOPIC, "app-1")
-    assert not may(on.require_consume, TOPIC, "sub", "app-1")
-    assert may(on.require_consume, TOPIC, "sub", "x.reader")
-    assert not may(on.require_produce, TOPIC, "application")
+    assert await may(on.require_produce, TOPIC, "app-1")
+    assert not await may(on.require_consume, TOPIC, "sub", "app-1")
+    assert await may(on.require_consume, TOPIC, "sub", "x.reader")
+    assert not await may(on.require_produce, TOPIC, "application")
 
 
 @pytest.mark.parametrize(
@@ -186,15 +186,15 @@ def test_a_wildcard_stands_first_or_last(pattern: str, role: str, expected: bool
 async def test_a_missing_namespace_grants_nothing(resources: Resources) -> None:
     service = AuthorizationService(CONFIG, resources)
     missing = TopicName.parse("persistent://acme/missing/t")
-    assert not may(service.require_lookup, missing, "app")
-    assert not may(service.require_list_topics, missing.namespace, "app")
-    assert may(service.require_lookup, missing, "boss")
+    assert not await may(service.require_lookup, missing, "app")
+    assert not await may(service.require_list_topics, missing.namespace, "app")
+    assert await may(service.require_lookup, missing, "boss")
 
 
 async def test_a_proxy_role_is_refused_even_as_a_superuser(resources: Resources) -> None:
     service = AuthorizationService(CONFIG.replace(super_user_roles=("proxy",), proxy_roles=("proxy",)), resources)
-    assert not may(service.require_produce, TOPIC, "proxy")
-    assert not may(service.require_superuser, "proxy")
+    assert not await may(service.require_produce, TOPIC, "proxy")
+    assert not await may(service.require_superuser, "proxy")
 
 
 async def test_proxy_and_client_both_need_the_permission(resources: Resources) -> None:
@@ -202,14 +202,16 @@ async def test_proxy_and_client_both_need_the_permission(resources: Resources) -
         CONFIG.replace(super_user_roles=("proxy", "boss"), proxy_roles=("proxy",)), resources
     )
     client, weak = ProxiedRole("boss", "proxy"), ProxiedRole("nobody", "proxy")
-    assert may(service.require_produce, TOPIC, client)
-    assert may(service.require_superuser, client)
-    assert not may(service.require_produce, TOPIC, weak)
-    assert not may(service.require_superuser, weak)
-    assert not may(service.require_superuser, ProxiedRole("boss", "unknown"))
-    assert (service.may_all(client), service.may_all(weak)) == (True, False)
-    assert service.may_use("nobody", weak), "the client owns it"
-    assert not service.may_use("proxy", weak)
+    assert await may(service.require_produce, TOPIC, client)
+    assert await may(service.require_superuser, client)
+    assert not await may(service.require_produce, TOPIC, weak)
+    assert not await may(service.require_superuser, weak)
+    assert not await may(service.require_superuser, ProxiedRole("boss", "unknown"))
+    assert (await service.may_all(client), await service.may_all(weak)) == (True, False)
+    assert await service.may_use("nobody", weak), "the client owns it"
+    assert not await service.may_use("proxy", weak)
+    await service.learn(client)
+    await service.learn(weak)
     assert (service.holder(client, "").is_operator, service.holder(weak, "").is_operator) == (True, False)
     assert service.holder(weak, "").name == service.holder("nobody", "").name
 
@@ -235,31 +237,33 @@ async def test_a_configuration_that_cannot_work_names_its_key(resources: Resourc
         AuthorizationService(CONFIG.replace(authorization_provider="org.example.Other"), resources)
 
 
-def reason(check: Callable[..., None], *arguments: object) -> str:
+async def reason(check: Callable[..., Awaitable[None]], *arguments: object) -> str:
     with pytest.raises(AuthorizationError) as refused:
-        check(*arguments)
+        await check(*arguments)
     return str(refused.value)
 
 
 async def test_refusal_names_role_permission_namespace_and_the_call_that_grants_it(resources: Resources) -> None:
     service = AuthorizationService(CONFIG, resources)
     await grant(resources, lambda policies: policies.auth_policies.namespace_auth.update({"app/1": [CONSUME]}))
-    assert reason(service.require_produce, TOPIC, "app/1") == (
+    assert await reason(service.require_produce, TOPIC, "app/1") == (
         "role 'app/1' may not produce to persistent://acme/orders/t: the permission produce on namespace acme/orders is missing. "
         "An administrator of tenant acme can grant the permission: "
         'POST /admin/v2/namespaces/acme/orders/permissions/app%2F1 with ["produce"]'
     )
-    assert "the permission consume on namespace acme/orders is missing" in reason(
+    assert "the permission consume on namespace acme/orders is missing" in await reason(
         service.require_consume, TOPIC, "s", "other"
     )
-    assert "the permission produce or consume on namespace" in reason(service.require_lookup, TOPIC, "other")
-    assert "the permission produce or consume on namespace" in reason(service.require_list_topics, NAMESPACE, "other")
-    assert "superUserRoles must contain the role" in reason(service.require_superuser, "app/1")
+    assert "the permission produce or consume on namespace" in await reason(service.require_lookup, TOPIC, "other")
+    assert "the permission produce or consume on namespace" in await reason(
+        service.require_list_topics, NAMESPACE, "other"
+    )
+    assert "superUserRoles must contain the role" in await reason(service.require_superuser, "app/1")
     for check, asked in ((service.require_namespace_admin, NAMESPACE), (service.require_tenant_admin, "acme")):
-        assert "adminRoles of tenant acme must contain the role" in reason(check, asked, "app/1")
+        assert "adminRoles of tenant acme must contain the role" in await reason(check, asked, "app/1")
     roles = {"s": ["someone"]}
     await grant(resources, lambda policies: policies.auth_policies.subscription_auth_roles.update(roles))
-    told = reason(service.require_consume, TOPIC, "s", "app/1")
+    told = await reason(service.require_consume, TOPIC, "s", "app/1")
     assert "POST /admin/v2/namespaces/acme/orders/permissions/subscription/s with a list of all roles" in told
     assert "someone" not in told
 
@@ -269,18 +273,18 @@ async def test_refusal_does_not_tell_whether_the_namespace_exists(resources: Res
     service = AuthorizationService(CONFIG, resources)
     missing = TopicName.parse("persistent://nobody/nowhere/t")
     for check in (service.require_produce, service.require_lookup):
-        there, absent = reason(check, TOPIC, role), reason(check, missing, role)
+        there, absent = await reason(check, TOPIC, role), await reason(check, missing, role)
         assert there.replace("acme/orders", "nobody/nowhere").replace("tenant acme", "tenant nobody") == absent
 
 
 async def test_refusal_without_a_role_asks_for_credentials_and_names_no_permission(resources: Resources) -> None:
     service = AuthorizationService(CONFIG, resources)
     for told in (
-        reason(service.require_produce, TOPIC, None),
-        reason(service.require_consume, TOPIC, "s", None),
-        reason(service.require_list_topics, NAMESPACE, None),
-        reason(service.require_superuser, None),
-        reason(service.require_tenant_admin, "acme", None),
+        await reason(service.require_produce, TOPIC, None),
+        await reason(service.require_consume, TOPIC, "s", None),
+        await reason(service.require_list_topics, NAMESPACE, None),
+        await reason(service.require_superuser, None),
+        await reason(service.require_tenant_admin, "acme", None),
     ):
         assert told.startswith("a client without a role ")
         assert told.endswith(": connect with credentials")

@@ -14,6 +14,7 @@ from pybroker.config.setting_types import ConfigError
 
 SOURCE = """
 from pybroker.auth.authentication_provider import AuthenticationProvider
+from pybroker.auth.authorization_provider import AuthorizationProvider
 
 class Fine(AuthenticationProvider):
     method = "fine"
@@ -36,6 +37,16 @@ class Nameless(AuthenticationProvider):
         return cls()
 
 class Other: pass
+
+class Synchronous(AuthorizationProvider):
+    @classmethod
+    def create(cls, environment):
+        return cls()
+
+    def is_superuser(self, role): ...
+    def administers(self, tenant, role): ...
+    async def require_produce(self, topic, role): ...
+    async def require_consume(self, topic, subscription, role): ...
 """
 
 
@@ -84,4 +95,12 @@ def test_unusable_provider_is_refused(name: str, match: str) -> None:
 def test_unusable_authorization_provider_is_refused(name: str) -> None:
     config = BrokerConfig(authentication_enabled=True, authorization_enabled=True, authorization_provider=name)
     with pytest.raises(ConfigError, match="authorizationProvider"):
+        check_configuration(config)
+
+
+@pytest.mark.usefixtures("installed")
+def test_authorization_provider_with_synchronous_methods_is_refused() -> None:
+    name = "plugin_under_test:Synchronous"
+    config = BrokerConfig(authentication_enabled=True, authorization_enabled=True, authorization_provider=name)
+    with pytest.raises(ConfigError, match=r"must declare `async def` for is_superuser, administers$"):
         check_configuration(config)

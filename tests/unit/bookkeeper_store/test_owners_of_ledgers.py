@@ -105,7 +105,7 @@ async def test_topic_closes_when_another_broker_has_deleted_the_ledger_that_it_w
         topic.append(b"1;")
     await managed.close()
     assert await layout.metadata.get(PATH) == before, "a broker that is not the owner changes nothing"
-    assert not cursor.state.has_holes
+    assert not cursor.state.holes
     await broker.stop()
 
 

@@ -10,23 +10,23 @@ from pybroker.dispatch.blocked_reasons import BlockedReason
 
 def test_repeated_stops_without_delivery_keep_the_start_of_the_stall() -> None:
     clock = MovedClock()
-    stall = DispatchStall(clock)
-    stall.stopped_at(BlockedReason.CONSUMERS)
+    stall = DispatchStall(clock.now_ms)
+    stall.stopped_at(BlockedReason.CONSUMERS, clock.now_ms)
     since_ms = stall.since_ms
     clock.now_ms += 1000
-    stall.stopped_at(BlockedReason.CONSUMERS)
+    stall.stopped_at(BlockedReason.CONSUMERS, clock.now_ms)
     assert (stall.reason, stall.since_ms) == (BlockedReason.CONSUMERS, since_ms)
 
 
 def test_a_delivery_or_another_reason_begins_a_new_stall() -> None:
     clock = MovedClock()
-    stall = DispatchStall(clock)
-    stall.stopped_at(BlockedReason.CONSUMERS)
+    stall = DispatchStall(clock.now_ms)
+    stall.stopped_at(BlockedReason.CONSUMERS, clock.now_ms)
     clock.now_ms += 1000
     stall.has_moved = True
-    stall.stopped_at(BlockedReason.CONSUMERS)
-    assert stall.since_ms == clock.monotonic_ms()
+    stall.stopped_at(BlockedReason.CONSUMERS, clock.now_ms)
+    assert stall.since_ms == clock.now_ms
     assert not stall.has_moved
     clock.now_ms += 1000
-    stall.stopped_at(BlockedReason.RATE)
-    assert (stall.reason, stall.since_ms) == (BlockedReason.RATE, clock.monotonic_ms())
+    stall.stopped_at(BlockedReason.RATE, clock.now_ms)
+    assert (stall.reason, stall.since_ms) == (BlockedReason.RATE, clock.now_ms)

@@ -33,9 +33,9 @@ def held(*of_ledgers: int) -> DeferredAppends:
 
 def test_ledgers_take_turns_and_keep_their_own_order() -> None:
     runs = held(1, 1, 1, 2, 3, 2)
-    assert len(runs) == 6
+    assert runs.count == 6
     assert places(list(runs.release(lambda _: True))) == [(1, 0), (2, 3), (3, 4), (1, 1), (2, 5), (1, 2)]
-    assert not runs
+    assert not runs.count
 
 
 def test_a_ledger_that_may_not_go_stops_no_other_and_is_asked_once() -> None:
@@ -70,9 +70,9 @@ def test_all_runs_of_a_ledger_or_of_all_are_taken() -> None:
     runs = held(1, 2, 1, 3)
     assert places(runs.take(1)) == [(1, 0), (1, 2)]
     assert runs.take(1) == []
-    assert len(runs) == 2
+    assert runs.count == 2
     assert places(runs.take_all()) == [(2, 1), (3, 3)]
-    assert not runs
+    assert not runs.count
 
 
 def test_who_goes_on_in_another_ledger_does_not_overtake_himself() -> None:
@@ -85,6 +85,6 @@ def test_who_goes_on_in_another_ledger_does_not_overtake_himself() -> None:
 def test_the_runs_of_a_ledger_are_taken_from_among_those_of_its_owner() -> None:
     runs = held(1, 11, 1, 21)
     assert places(runs.take(1)) == [(1, 0), (1, 2)]
-    assert len(runs) == 2
+    assert runs.count == 2
     assert places(list(runs.release(lambda _: True))) == [(11, 1), (21, 3)]
-    assert not runs
+    assert not runs.count

@@ -65,6 +65,38 @@ async def test_a_batch_longer_than_the_buffer_makes_it_longer(tmp_path: Path) ->
     file.close()
 
 
+@pytest.mark.parametrize("is_ring_shared", [True, False])
+async def test_each_of_many_writes_completes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ring_shared: bool
+) -> None:
+    if not is_ring_shared:
+        monkeypatch.setattr("pybroker.disk.direct_io._CompletionRing._MAGIC_NUMBER", 0)
+    writer = direct_writer()
+    file = prepared(tmp_path / "f")
+    for number in range(600):  # more than the ring of completions has
+        writer.submit(file, (b"%d" % number,), number % 64 * ALIGNMENT)
+        wait(writer)
+        assert not writer.finish()
+    data = (tmp_path / "f").read_bytes()
+    found = [int(data[offset : offset + ALIGNMENT].rstrip(b"\0")) for offset in range(0, len(data), ALIGNMENT)]
+    assert found == [*range(576, 600), *range(536, 576)]
+    writer.close()
+    file.close()
+
+
+async def test_error_of_a_submitted_write_is_raised_by_finish(tmp_path: Path) -> None:
+    writer = direct_writer()
+    file = prepared(tmp_path / "f")
+    writer.submit(file, (b"x",), 1 << 60)
+    with pytest.raises(OSError, match="File too large"):
+        wait(writer)
+    assert not writer.is_busy
+    writer.submit(file, (b"y",), 0)
+    wait(writer)
+    writer.close()
+    file.close()
+
+
 async def test_a_write_that_cannot_be_is_an_error(tmp_path: Path) -> None:
     writer = direct_writer()
     file = prepared(tmp_path / "f")

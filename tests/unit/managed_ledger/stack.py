@@ -108,8 +108,8 @@ async def settled(managed: ManagedLedger) -> None:
 async def read_all(cursor: ManagedCursor) -> list[Position]:
     """Read the positions from the read position to the end."""
     found: list[Position] = []
-    while cursor.has_more():
-        run = cursor.read_cached(100, 1 << 20) or await cursor.read(100, 1 << 20)
+    while (position := cursor.next_entry()) is not None:
+        run = cursor.read_cached(position, 100, 1 << 20) or await cursor.read(100, 1 << 20)
         if run is not None:
             found += [Position(run.ledger_id, run.first_entry_id + index) for index in range(len(run.payloads))]
     return found

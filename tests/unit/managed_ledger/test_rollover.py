@@ -281,8 +281,8 @@ async def test_seal_decides_append_with_unknown_outcome(stored_entries: int) -> 
     assert stack.topic.positions == expected
     cursor = stack.factory.create_non_durable_cursor(managed, "reader", EARLIEST)
     found: list[int] = []
-    while cursor.has_more():
-        run = cursor.read_cached(10, 1 << 20)
+    while (position := cursor.next_entry()) is not None:
+        run = cursor.read_cached(position, 10, 1 << 20)
         assert run is not None
         found += map(publish_time_of, run.payloads)
     assert found == [0, 1, 2, 3, 4, 5]

@@ -183,7 +183,7 @@ async def test_a_reader_whose_position_was_trimmed_goes_on_at_the_first_entry_th
     managed = await stack.open()
     reader = stack.factory.create_non_durable_cursor(managed, "reader", EARLIEST)
     positions = await fill(stack, 2)
-    assert reader.read_cached(2, 1 << 20) is not None
+    assert reader.read_cached(positions[0], 2, 1 << 20) is not None
     reader.state.acknowledge(positions[0].ledger_id, [0, 5])
     reader.state.acknowledge(positions[20].ledger_id, [1])
     managed.retention = NOTHING

@@ -52,3 +52,13 @@ def test_who_is_gone_frees_those_that_wait() -> None:
     shares.report("b", 0)
     assert shares.freed() == ["a"]
     assert len(shares) == 1
+
+
+def test_part_reports_that_it_is_full_when_it_has_no_room() -> None:
+    budget: MemoryBudget[object] = MemoryBudget(1000)
+    part = budget.add_part("publishes", 100, 400)
+    for own_bytes in (0, 50, 300):
+        part.limit_to(own_bytes)
+        for size_bytes in (10, 39, 1, 50, 200, 100, -350, -50):
+            assert part.fill(size_bytes) == (part.room() <= 0)
+        assert not part.used_bytes

@@ -66,3 +66,12 @@ def test_topics_do_not_share_their_buckets() -> None:
     first, second = TopicCounters(), TopicCounters()
     first.publish_latency_ms.add(1)
     assert not any(second.publish_latency_ms.counts)
+
+
+def test_one_sample_of_two_histograms_is_counted_in_the_same_bucket_of_both() -> None:
+    topic, broker = Buckets(LATENCY_BOUNDS_MS), Buckets(LATENCY_BOUNDS_MS)
+    topic.add_to_both(broker, 7, 3)
+    alone = Buckets(LATENCY_BOUNDS_MS)
+    alone.add(7, 3)
+    assert topic.counts == broker.counts == alone.counts
+    assert topic.total == broker.total == alone.total

@@ -15,6 +15,7 @@ from pybroker.errors import ServiceNotReady, StorageFull
 from pybroker.server import read_pauses
 from pybroker.server.connection import Connection
 from pybroker.server.handler import Handler
+from pybroker.server.paced_setups import PER_ITERATION
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.session import SessionState
 
@@ -88,6 +89,30 @@ async def test_command_behind_close_is_not_served() -> None:
     assert (served, peer.answers, peer.connection.close_reason) == ([], [], "test")
 
 
+async def test_handshakes_of_a_burst_are_divided_among_iterations() -> None:
+    served: list[str] = []
+
+    async def serve(connection: Connection, command: pb.BaseCommand) -> None:
+        served.append(connection.address)
+
+    server = Server(task_handler(serve))
+    peers = [server.connect(is_introduced=False) for _ in range(2 * PER_ITERATION + 1)]
+    for peer in peers:
+        peer.feed(connect() + lookup(1))
+    waiting = peers[PER_ITERATION:]
+    assert [peer.state for peer in peers[:PER_ITERATION]] == [SessionState.CONNECTED] * PER_ITERATION
+    assert all(peer.state is SessionState.CONNECTING for peer in waiting)
+    assert all(peer.transport.is_reading_paused for peer in waiting)
+    assert server.runtime.memory.frames.used_bytes == len(waiting) * len(connect() + lookup(1))
+    waiting[0].lose()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert all(peer.state is SessionState.CONNECTED for peer in waiting[1:])
+    assert not any(peer.transport.is_reading_paused for peer in waiting[1:])
+    assert server.runtime.memory.frames.used_bytes == 0
+    assert len(served) == len(peers) - 1
+
+
 # --- frames ----------------------------------------------------------------------------------------------------------
 
 
@@ -113,9 +138,9 @@ async def test_incomplete_frame_before_connect_is_counted_and_released_at_end() 
     server = Server()
     peer = server.connect(is_introduced=False)
     peer.feed(connect()[:-1])
-    assert peer.connection in server.context.frames
+    assert peer.connection in server.context.frames.counted
     peer.lose()
-    assert peer.connection not in server.context.frames
+    assert peer.connection not in server.context.frames.counted
     assert server.runtime.memory.frames.used_bytes == 0
 
 
@@ -332,6 +357,19 @@ async def test_end_of_input_aborts_connection() -> None:
     peer = Server().connect()
     assert not peer.connection.eof_received()
     assert peer.transport.is_aborted
+
+
+async def test_ends_of_a_burst_are_divided_among_iterations() -> None:
+    server = Server()
+    peers = [server.connect(is_introduced=False) for _ in range(2 * PER_ITERATION)]
+    keeps_open = [peer.connection.eof_received() for peer in peers]
+    assert keeps_open == [False] * PER_ITERATION + [True] * PER_ITERATION
+    assert [peer.transport.is_aborted for peer in peers] == [not keeps for keeps in keeps_open]
+    peers[-1].lose()
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert all(peer.transport.is_aborted for peer in peers[:-1])
+    assert not peers[-1].transport.is_aborted
 
 
 async def test_connections_are_counted_and_all_closed_is_set_at_last_end() -> None:

@@ -60,10 +60,10 @@ def test_incomplete_frame_before_connect_is_counted_until_it_ends() -> None:
     frames = Frames()
     sender = Sender(frames)
     sender.begin_frame(100)
-    assert sender in frames.memory
+    assert sender in frames.memory.counted
     assert frames.used_bytes == sender.decoder.held_bytes >= 100
     sender.abort("by the test")
-    assert sender not in frames.memory
+    assert sender not in frames.memory.counted
     assert frames.used_bytes == 0
 
 

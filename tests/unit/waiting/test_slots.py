@@ -41,3 +41,26 @@ def test_places_that_are_left_are_free() -> None:
     slots.unsettle("a")
     assert len(slots) == 0
     assert slots.admit("b", "a") == Admission(True)
+
+
+def test_settled_occupant_is_displaced_only_if_all_are_settled() -> None:
+    slots: Slots[str] = Slots(2, 0, displaces_settled=True)
+    slots.admit("checked", "a")
+    slots.settle("checked")
+    slots.admit("silent", "b")
+    assert slots.admit("third", "c").displaced == "silent"
+    slots.settle("third")
+    assert slots.admit("fourth", "d").displaced == "checked"
+    assert (len(slots), slots.longest) == (2, "fourth")
+    slots.leave("third")
+    slots.leave("fourth")
+    assert (len(slots), slots.count_of("a"), slots.count_of("c")) == (0, 0, 0)
+
+
+def test_limit_of_an_address_displaces_settled_occupant_of_the_address() -> None:
+    slots: Slots[str] = Slots(10, 1, displaces_settled=True)
+    for occupant, address in (("first", "a"), ("other", "b")):
+        slots.admit(occupant, address)
+        slots.settle(occupant)
+    assert slots.admit("second", "b").displaced == "other"
+    assert "first" in slots

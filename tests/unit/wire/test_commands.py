@@ -315,6 +315,19 @@ def test_once_connected_a_frame_may_be_as_long_as_a_message_and_some() -> None:
             connected_decoder().feed(data)
 
 
+def test_held_data_is_decoded_by_the_next_feed() -> None:
+    data = frame_of(60) + frame_of(70)
+    decoder = connected_decoder()
+    assert decoder.feed(data[:5]) == []
+    decoder.hold(data[5:80])
+    decoder.hold(data[80:])
+    assert decoder.has_more
+    assert decoder.held_bytes == len(data)
+    assert flattened(decoder.feed(b"")) == expected(data)
+    assert not decoder.has_more
+    assert not decoder.held_bytes
+
+
 def test_a_large_frame_gets_its_own_buffer_and_a_small_one_does_not() -> None:
     data = frame_of(2 * OWN_BUFFER_BYTES)
     decoder = connected_decoder()

@@ -35,7 +35,7 @@ def routes() -> list[Route]:
 
 async def list_bookies(call: Call) -> Response:
     """List the bookies of the cluster, including stopped bookies."""
-    call.require_superuser()
+    await call.require_superuser()
     if call.broker.ledgers.store.bookies() is None:
         return json_response({"bookies": []})
     names = await call.broker.metadata_store.children(COOKIES_PATH)
@@ -44,13 +44,13 @@ async def list_bookies(call: Call) -> Response:
 
 async def list_racks(call: Call) -> Response:
     """Return the racks of all bookies, by group."""
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(await _racks(call))
 
 
 async def get_rack(call: Call) -> Response:
     """Return the rack of one bookie."""
-    call.require_superuser()
+    await call.require_superuser()
     for group in (await _racks(call)).values():
         found = group.get(call.name("bookie")) if isinstance(group, dict) else None
         if found is not None:
@@ -62,7 +62,7 @@ async def refuse_rack(call: Call) -> Response:
     """Reject a change of a bookie's rack: 405, because this broker does not place entries by rack; 404 if ledgers are
     not on BookKeeper.
     """
-    call.require_superuser()
+    await call.require_superuser()
     if call.broker.ledgers.store.bookies() is None:
         raise AdminError(
             404, f"Bookie {call.name('bookie')} does not exist: this broker stores messages in its own data directory"

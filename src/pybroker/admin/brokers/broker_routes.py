@@ -51,19 +51,19 @@ def routes() -> list[Route]:
 
 async def list_brokers(call: Call) -> Response:
     """List the registered brokers of the cluster. A standalone broker lists itself."""
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(broker_ids(call))
 
 
 async def list_brokers_of_cluster(call: Call) -> Response:
     """List the registered brokers of this broker's cluster. 412 for any other cluster name."""
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(broker_ids(call))
 
 
 async def get_leader(call: Call) -> Response:
     """Return the elected leader broker. 404 while the cluster has no leader."""
-    call.require_superuser()
+    await call.require_superuser()
     membership = call.broker.membership
     if membership is None:
         return json_response({"serviceUrl": web_url(call), "brokerId": broker_id(call)})
@@ -77,7 +77,7 @@ async def get_leader(call: Call) -> Response:
 
 async def check_backlog_quotas(call: Call) -> Response:
     """Check the backlog quotas of all topics now, in addition to the periodic check."""
-    call.require_superuser()
+    await call.require_superuser()
     await call.broker.maintenance.check_backlog_quotas()
     return no_content()
 
@@ -87,7 +87,7 @@ async def get_health(call: Call) -> Response:
 
     With `brokerId` of another broker in the cluster, redirects (307) to it. `topicVersion` is ignored, as in Pulsar.
     """
-    call.require_superuser()
+    await call.require_superuser()
     named = call.query("brokerId")
     if named and named != broker_id(call):
         return _redirect_to_broker(call, named)
@@ -110,18 +110,18 @@ async def get_version(_call: Call) -> Response:
 
 
 async def list_dynamic_settings(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(dynamic_names())
 
 
 async def get_runtime_settings(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(dump(call.config))
 
 
 async def get_overrides(call: Call) -> Response:
     """Return the dynamic configuration keys that were changed at run time. The changes survive restarts."""
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(call.broker.dynamic.overrides())
 
 
@@ -131,7 +131,7 @@ async def set_override(call: Call) -> Response:
 
     A key without effect in pybroker, or an invalid value, is stored and logged. `runtime` shows the effective values.
     """
-    call.require_superuser()
+    await call.require_superuser()
     await call.broker.dynamic.set(call.name("name"), call.name("value"))
     return empty_ok()
 
@@ -140,14 +140,14 @@ async def remove_override(call: Call) -> Response:
     """Remove the run-time change of a dynamic configuration key, so that the value from the broker's start applies
     again.
     """
-    call.require_superuser()
+    await call.require_superuser()
     await call.broker.dynamic.unset(call.name("name"))
     return empty_ok()
 
 
 async def list_owned_namespaces(call: Call) -> Response:
     """List the bundles that a broker of the cluster owns. A standalone broker lists bundles with loaded topics."""
-    call.require_superuser()
+    await call.require_superuser()
     require_this_broker(call, call.name("broker"))
     owned: dict[str, dict[str, object]] = {}
     if call.broker.ownership is not None:
@@ -170,7 +170,7 @@ async def list_owned_namespaces(call: Call) -> Response:
 
 async def get_internal_configuration(call: Call) -> Response:
     """Return the addresses of the metadata store and of the ledger store, in the format that Pulsar's tools expect."""
-    call.require_superuser()
+    await call.require_superuser()
     config = call.config
     url = config.metadata_store_url or (
         "memory:local" if config.metadata_store == "memory" else f"sqlite:{Path(config.data_directory, 'metadata.db')}"
@@ -192,7 +192,7 @@ async def shut_down(call: Call) -> Response:
 
     In a cluster, other brokers first take over its bundles, at most `maxConcurrentUnloadPerSec` per second.
     """
-    call.require_superuser()
+    await call.require_superuser()
     if call.broker.request_stop is None:
         raise AdminError(
             405,

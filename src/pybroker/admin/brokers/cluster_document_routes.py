@@ -53,12 +53,12 @@ def routes() -> list[Route]:
 
 async def list_failure_domains(call: Call) -> Response:
     """List failure domains. As in Pulsar, the list is empty for a missing cluster."""
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(await call.broker.cluster_documents.failure_domains(call.name("cluster")))
 
 
 async def get_failure_domain(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     cluster, name = call.name("cluster"), call.name("domain")
     domains = await call.broker.cluster_documents.failure_domains(cluster)
     if name not in domains:
@@ -68,20 +68,20 @@ async def get_failure_domain(call: Call) -> Response:
 
 async def set_failure_domain(call: Call) -> Response:
     """Create or replace a failure domain. A broker can belong to only one failure domain."""
-    cluster = _used_cluster(call)
+    cluster = await _used_cluster(call)
     domain = await call.json(FailureDomain)
     await call.broker.cluster_documents.put_failure_domain(cluster, call.name("domain"), domain)
     return no_content()
 
 
 async def delete_failure_domain(call: Call) -> Response:
-    await call.broker.cluster_documents.delete_failure_domain(_used_cluster(call), call.name("domain"))
+    await call.broker.cluster_documents.delete_failure_domain(await _used_cluster(call), call.name("domain"))
     return empty_ok()
 
 
 async def list_isolation_policies(call: Call) -> Response:
     """List isolation policies. 404 if the cluster never had an isolation policy."""
-    call.require_superuser()
+    await call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
         raise AdminError(404, f"Cluster {cluster} does not exist.")
@@ -89,7 +89,7 @@ async def list_isolation_policies(call: Call) -> Response:
 
 
 async def get_isolation_policy(call: Call) -> Response:
-    cluster, name = _used_cluster(call), call.name("policy")
+    cluster, name = await _used_cluster(call), call.name("policy")
     policies = await _isolation_policies(call, cluster)
     if name not in policies:
         raise AdminError(404, f"Cannot find NamespaceIsolationPolicy {name} for cluster {cluster}")
@@ -100,7 +100,7 @@ async def set_isolation_policy(call: Call) -> Response:
     """Create or replace an isolation policy, and unload the affected namespaces of this broker's cluster by its
     `unload_scope`. Its patterns are RE2 regular expressions, without lookaround and back-references.
     """
-    cluster, name = _used_cluster(call), call.name("policy")
+    cluster, name = await _used_cluster(call), call.name("policy")
     try:
         data = checked_isolation(await call.json(NamespaceIsolationData))
     except ValueError as error:
@@ -130,7 +130,7 @@ async def _unload_namespaces(call: Call, policy: NamespaceIsolationData, former:
 
 async def delete_isolation_policy(call: Call) -> Response:
     """Delete an isolation policy. 204 also if it does not exist."""
-    await call.broker.cluster_documents.delete_isolation_policy(_used_cluster(call), call.name("policy"))
+    await call.broker.cluster_documents.delete_isolation_policy(await _used_cluster(call), call.name("policy"))
     return no_content()
 
 
@@ -138,7 +138,7 @@ async def list_isolated_brokers(call: Call) -> Response:
     """Return, for each broker of the cluster, the isolation policies that match it. 404 if the cluster never had an
     isolation policy.
     """
-    policies = await _isolation_policies(call, _used_cluster(call))
+    policies = await _isolation_policies(call, await _used_cluster(call))
     return json_response([isolation_of(each, policies) for each in broker_ids(call)])
 
 
@@ -146,13 +146,13 @@ async def get_isolated_broker(call: Call) -> Response:
     """Return the isolation policies that match a broker, which need not exist. 404 if the cluster never had an
     isolation policy.
     """
-    policies = await _isolation_policies(call, _used_cluster(call))
+    policies = await _isolation_policies(call, await _used_cluster(call))
     return json_response(isolation_of(call.name("broker"), policies))
 
 
 async def get_migration(call: Call) -> Response:
     """Return the cluster to which this cluster migrates. 404 without a migration."""
-    call.require_superuser()
+    await call.require_superuser()
     cluster = call.name("cluster")
     policies = await call.broker.cluster_documents.migration(cluster)
     if call.resources.cluster(cluster) is None or policies is None:
@@ -167,7 +167,7 @@ async def set_migration(call: Call) -> Response:
     """Store the cluster to which this cluster migrates; `migrated=true` marks the migration as complete. Clients are
     not redirected.
     """
-    call.require_superuser()
+    await call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
         raise AdminError(404, f"Cluster does not exist: {cluster}")
@@ -176,8 +176,8 @@ async def set_migration(call: Call) -> Response:
     return empty_ok()
 
 
-def _used_cluster(call: Call) -> str:
-    call.require_superuser()
+async def _used_cluster(call: Call) -> str:
+    await call.require_superuser()
     cluster = call.name("cluster")
     if call.resources.cluster(cluster) is None:
         raise AdminError(412, f"Cluster {cluster} does not exist.")

@@ -40,12 +40,12 @@ async def list_clusters(call: Call) -> Response:
 
 
 async def get_cluster(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(_existing_cluster(call, call.name("cluster")))
 
 
 async def create_cluster(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     name, data = call.name("cluster"), await _cluster_data(call)
     if call.resources.cluster(name) is not None:
         raise AdminError(409, f"Cluster already exists: {name}")
@@ -54,7 +54,7 @@ async def create_cluster(call: Call) -> Response:
 
 
 async def update_cluster(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     name, data = call.name("cluster"), await _cluster_data(call)
     _existing_cluster(call, name)
     await call.resources.put_cluster(name, data)
@@ -63,7 +63,7 @@ async def update_cluster(call: Call) -> Response:
 
 async def delete_cluster(call: Call) -> Response:
     """Delete a cluster. 412 while a namespace uses it, or while it has an isolation policy."""
-    call.require_superuser()
+    await call.require_superuser()
     name = call.name("cluster")
     if await call.broker.cluster_documents.isolation_policies(name):
         raise AdminError(412, f"Cluster {name} is not empty: it has namespace isolation policies")
@@ -72,14 +72,14 @@ async def delete_cluster(call: Call) -> Response:
 
 
 async def get_peers(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     peers = _existing_cluster(call, call.name("cluster")).peerClusterNames
     return empty_ok() if peers is None else json_response(peers)
 
 
 async def set_peers(call: Call) -> Response:
     """Set the peer clusters, to which clients may fail over from this cluster. A body of `null` removes them."""
-    call.require_superuser()
+    await call.require_superuser()
     name, peers = call.name("cluster"), await call.optional_json(list[str])
     _existing_cluster(call, name)
     for peer in peers or ():

@@ -41,7 +41,7 @@ def routes() -> list[Route]:
 
 async def create(call: Call) -> Response:
     """Create a snapshot of all stored data. Only one snapshot can exist at a time."""
-    snapshots = _snapshots(call)
+    snapshots = await _snapshots(call)
     try:
         return _shown(call, snapshots, await snapshots.create())
     except SnapshotInUse as error:
@@ -50,14 +50,14 @@ async def create(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """Return a list with the existing snapshot, or an empty list."""
-    snapshots = _snapshots(call)
+    snapshots = await _snapshots(call)
     current = snapshots.current
     return json_response([] if current is None else [_description(call, snapshots, current)])
 
 
 async def renew(call: Call) -> Response:
     """Restart the expiry time of a snapshot, which continues to exist for `expiresInMillis`."""
-    snapshots = _snapshots(call)
+    snapshots = await _snapshots(call)
     name = call.name("snapshot")
     renewed = snapshots.renew(name)
     if renewed is None:
@@ -68,13 +68,13 @@ async def renew(call: Call) -> Response:
 async def release(call: Call) -> Response:
     """Delete a snapshot."""
     name = call.name("snapshot")
-    if not await _snapshots(call).release(name):
+    if not (await _snapshots(call)).release(name):
         raise _missing(name)
     return no_content()
 
 
-def _snapshots(call: Call) -> DataSnapshots:
-    call.require_superuser()
+async def _snapshots(call: Call) -> DataSnapshots:
+    await call.require_superuser()
     snapshots = call.broker.data_snapshots
     if snapshots is None:
         raise AdminError(

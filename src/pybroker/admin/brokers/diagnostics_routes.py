@@ -24,6 +24,7 @@ from pybroker.admin.calls.call import Call, json_response
 from pybroker.admin.calls.routing import route
 from pybroker.config import KEYS, BrokerConfig
 from pybroker.memory.memory_limit import memory_limit
+from pybroker.process.python_build import python_build
 from pybroker.runtime import logs
 from pybroker.version import __version__
 from pybroker.wire import core
@@ -38,11 +39,12 @@ _LEAST_SECRET = 4
 
 class DiagnosticsShown(msgspec.Struct):
     """Diagnostics of the broker process. Sizes are in bytes. `tasks` lists at most 1,000 of `taskCount` asyncio tasks.
-    `wireCore`: the implementation of the frame decoder, `compiled` or `python`.
+    `wireCore`: the implementation of the frame decoder, `compiled` or `python`. `pythonBuild`: `optimised` or `undeclared`.
     """
 
     version: str
     python: str
+    pythonBuild: str
     platform: str
     wireCore: str
     threads: dict[str, str]
@@ -58,7 +60,7 @@ def routes() -> list[Route]:
 
 
 async def diagnostics(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     secrets = secret_values(call.config)
     tasks = asyncio.all_tasks()
     stacks = []
@@ -73,6 +75,7 @@ async def diagnostics(call: Call) -> Response:
         DiagnosticsShown(
             __version__,
             sys.version,
+            python_build(),
             platform.platform(),
             core.IMPLEMENTATION,
             {name: without(secrets, stack) for name, stack in _stacks_of_threads().items()},

@@ -27,7 +27,7 @@ def routes() -> list[Route]:
 
 async def lookup_topic(call: Call) -> Response:
     topic = call.topic_name()
-    call.require_lookup(topic)
+    await call.require_lookup(topic)
     listener_name = call.query("listenerName") or call.headers.get(LISTENER_NAME_HEADER)
     answer = await call.broker.lookup(topic, listener_name, is_authoritative=call.flag("authoritative"))
     found = answer.addresses
@@ -47,7 +47,7 @@ async def lookup_topic(call: Call) -> Response:
 
 async def get_bundle(call: Call) -> Response:
     topic = call.topic_name()
-    call.require_list_topics(topic.namespace)
+    await call.require_list_topics(topic.namespace)
     policies = call.resources.namespace(topic.namespace)
     # As in Pulsar, a missing namespace has one bundle.
     boundaries = policies.bundles.boundaries if policies is not None else (FIRST_BOUNDARY, LAST_BOUNDARY)

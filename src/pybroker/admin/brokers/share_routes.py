@@ -108,7 +108,7 @@ class ShareRoutes:
 
     async def list_shares(self, call: Call) -> Response:
         """Return the limit, the usage and the largest holders of each resource."""
-        call.require_superuser()
+        await call.require_superuser()
         return json_response({name: _shown(each) for name, each in self._resources().items()})
 
     async def take_back(self, call: Call) -> Response:
@@ -117,7 +117,7 @@ class ShareRoutes:
 
         Topics of aborted transactions are notified in the background.
         """
-        call.require_superuser()
+        await call.require_superuser()
         resource = self._resources().get(call.name("resource"))
         if resource is None:
             raise AdminError(

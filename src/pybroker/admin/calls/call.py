@@ -304,42 +304,42 @@ class Call:
         except ValueError:
             return False
 
-    def require_superuser(self) -> None:
+    async def require_superuser(self) -> None:
         with _refused_with(401):
-            self.broker.broker_context.authorization.require_superuser(self.principal)
+            await self.broker.broker_context.authorization.require_superuser(self.principal)
 
-    def require_tenant_admin(self, tenant: str) -> None:
+    async def require_tenant_admin(self, tenant: str) -> None:
         """Check that the role administers `tenant`. The error does not reveal whether the tenant exists."""
         with _refused_with(401):
-            self.broker.broker_context.authorization.require_tenant_admin(tenant, self.principal)
+            await self.broker.broker_context.authorization.require_tenant_admin(tenant, self.principal)
 
-    def require_admin_within(self, tenant: str) -> None:
+    async def require_admin_within(self, tenant: str) -> None:
         with self._refused_within(tenant, 401):
-            self.broker.broker_context.authorization.require_tenant_admin(tenant, self.principal)
+            await self.broker.broker_context.authorization.require_tenant_admin(tenant, self.principal)
 
-    def require_lookup(self, topic: TopicName) -> None:
+    async def require_lookup(self, topic: TopicName) -> None:
         with self._refused_within(topic.tenant, 401):
-            self.broker.broker_context.authorization.require_lookup(topic, self.principal)
+            await self.broker.broker_context.authorization.require_lookup(topic, self.principal)
 
-    def require_produce(self, topic: TopicName) -> None:
+    async def require_produce(self, topic: TopicName) -> None:
         with self._refused_within(topic.tenant, 401):
-            self.broker.broker_context.authorization.require_produce(topic, self.principal)
+            await self.broker.broker_context.authorization.require_produce(topic, self.principal)
 
-    def require_consume(self, topic: TopicName, subscription: str) -> None:
+    async def require_consume(self, topic: TopicName, subscription: str) -> None:
         with self._refused_within(topic.tenant, 401):
-            self.broker.broker_context.authorization.require_consume(topic, subscription, self.principal)
+            await self.broker.broker_context.authorization.require_consume(topic, subscription, self.principal)
 
-    def require_topic_admin(self, topic: TopicName) -> None:
+    async def require_topic_admin(self, topic: TopicName) -> None:
         with self._refused_within(topic.tenant, 401):
-            self.broker.broker_context.authorization.require_namespace_admin(topic.namespace, self.principal)
+            await self.broker.broker_context.authorization.require_namespace_admin(topic.namespace, self.principal)
 
-    def require_namespace_admin(self, namespace: NamespaceName) -> None:
+    async def require_namespace_admin(self, namespace: NamespaceName) -> None:
         with self._refused_within(namespace.tenant, 403):
-            self.broker.broker_context.authorization.require_namespace_admin(namespace, self.principal)
+            await self.broker.broker_context.authorization.require_namespace_admin(namespace, self.principal)
 
-    def require_list_topics(self, namespace: NamespaceName) -> None:
+    async def require_list_topics(self, namespace: NamespaceName) -> None:
         with self._refused_within(namespace.tenant, 403):
-            self.broker.broker_context.authorization.require_list_topics(namespace, self.principal)
+            await self.broker.broker_context.authorization.require_list_topics(namespace, self.principal)
 
     def record_refusal(self, target: str, error: AdminError) -> None:
         """Write an audit record, if `error` refuses the access to a part of the request, such as one of its topics. The

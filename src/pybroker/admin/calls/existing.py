@@ -74,7 +74,7 @@ async def existing_subscription(call: Call) -> Subscription:
     """Return the subscription in the path. Checks that the role may consume. Raises AdminError 404 if the subscription or
     its topic does not exist.
     """
-    call.require_consume(call.topic_name(), call.name("subscription"))
+    await call.require_consume(call.topic_name(), call.name("subscription"))
     topic = await existing_any_topic(call)
     any_subscription_of(topic, call.name("subscription"))
     return subscription_of(persistent(topic), call.name("subscription"))
@@ -93,11 +93,11 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
     raise AdminError(status, f"{what} is not allowed on a non-persistent topic")
 
 
-def require_persistent_subscription(call: Call, what: str) -> None:
+async def require_persistent_subscription(call: Call, what: str) -> None:
     """Check that the topic is persistent (otherwise 405) and that the role may consume (otherwise 401 or 403). `what`
     names the operation in the error text.
     """
-    call.require_consume(call.topic_name(), call.name("subscription"))
+    await call.require_consume(call.topic_name(), call.name("subscription"))
     require_persistent(call, what)
 
 
@@ -151,7 +151,7 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
     permission to consume.
     """
     name = call.name("subscription")
-    call.require_consume(call.topic_name(), name)
+    await call.require_consume(call.topic_name(), name)
 
     async def act(topic: TopicBase) -> None:
         any_subscription_of(topic, name)
@@ -189,7 +189,7 @@ async def on_each_any_subscription(
     Checks that the role may consume.
     """
     name = call.name("subscription")
-    call.require_consume(call.topic_name(), name)
+    await call.require_consume(call.topic_name(), name)
 
     async def act(topic: TopicBase) -> None:
         async with topic.subscription_lock(name, BEING_CHANGED):

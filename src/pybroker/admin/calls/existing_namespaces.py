@@ -16,19 +16,19 @@ def existing_tenant(call: Call, tenant: str, refusal: str = "Tenant does not exi
     return info
 
 
-def administered_namespace(call: Call) -> NamespaceName:
+async def administered_namespace(call: Call) -> NamespaceName:
     """Return the namespace in the path. Raises AdminError 403 unless the role administers its tenant, 404 if the tenant
     does not exist.
     """
     namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
+    await call.require_namespace_admin(namespace)
     return namespace
 
 
-def superusers_namespace(call: Call) -> NamespaceName:
+async def superusers_namespace(call: Call) -> NamespaceName:
     """Return the namespace in the path. Raises AdminError 401 unless the role is a superuser."""
     namespace = call.namespace_name()
-    call.require_superuser()
+    await call.require_superuser()
     return namespace
 
 

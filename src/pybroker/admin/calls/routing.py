@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -14,6 +15,7 @@ from pybroker.admin.calls.call import Call
 from pybroker.admin.calls.redirects import elsewhere
 from pybroker.admin.calls.served_at import ServedAt, served_at
 from pybroker.admin.calls.unsupported_settings import Asks
+from pybroker.errors import AdminError
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ class HandlerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
         response = None
+        if call.broker.ownership is not None and "namespace" in scope["path_params"]:
+            with suppress(AdminError):  # The handler refuses an invalid name.
+                await call.resources.read_missing(call.namespace_name())
         if call.broker.ownership is not None and self.place is not ServedAt.ANY:
             response = await elsewhere(call, call.broker.ownership, self.place)
         if response is None:

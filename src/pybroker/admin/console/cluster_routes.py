@@ -68,7 +68,7 @@ class ClusterRoutes:
 
     async def get_brokers(self, call: Call) -> Response:
         """Return the brokers of the cluster with versions and loads, and the leader. A standalone broker lists itself."""
-        call.require_superuser()
+        await call.require_superuser()
         own, membership = broker_id(call), self._broker.membership
         shown: dict[str, Any] = {"cluster": call.config.cluster_name, "own": own, "time": call.runtime.clock.wall_ms()}
         if membership is None:
@@ -95,7 +95,7 @@ class ClusterRoutes:
 
     async def list_bundles(self, call: Call) -> Response:
         """List the bundles of all namespaces with their owners and last reported figures, in pages."""
-        call.require_superuser()
+        await call.require_superuser()
         offset, limit = call.query_integer("offset", 0), call.query_integer("limit", DEFAULT_BUNDLES)
         if not 1 <= limit <= MAX_BUNDLES or offset < 0:
             raise AdminError(400, f"The query parameter limit must be from 1 to {MAX_BUNDLES}, and offset 0 or more")
@@ -132,7 +132,7 @@ class ClusterRoutes:
         (`isHere`).
         """
         name = call.topic_name()
-        call.require_lookup(name)
+        await call.require_lookup(name)
         ownership = self._broker.ownership
         here = {"isHere": True, "broker": broker_id(call), "webUrl": web_url(call)}
         if ownership is None or call.resources.namespace(name.namespace) is None:
@@ -157,7 +157,7 @@ class ClusterRoutes:
         return await self._act(call, "split", {})
 
     async def _act(self, call: Call, action: str, query: dict[str, str]) -> Response:
-        namespace = superusers_namespace(call)
+        namespace = await superusers_namespace(call)
         bundle: Bundle = checked_bundle(call.name("bundle"), existing_namespace(call, namespace).bundles.boundaries)
         others = self._broker.other_brokers
         path = f"/admin/v2/namespaces/{namespace}/{bundle}/{action}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -23,7 +23,7 @@ from pybroker.broker.explain import bookies
 from pybroker.broker.explain.membership import explain_membership
 from pybroker.errors import AdminError, InvalidTopicName
 from pybroker.model.findings import Finding
-from pybroker.model.names import TopicName
+from pybroker.model.names import NamespaceName, TopicName
 from pybroker.version import __version__
 from pybroker.wire import core
 
@@ -105,7 +105,7 @@ class ConsoleRoutes:
         asked = _asked(call)
         view = await self._view(call)
         table = view.table
-        found = await find(table, asked, lambda each: may(call.require_list_topics, each), self._broker.runtime.clock)
+        found = await find(table, asked, (await _Lists.of(call)).may_list, self._broker.runtime.clock)
         return json_response(
             {
                 "topics": [_shown(row) for row in found.rows],
@@ -120,12 +120,12 @@ class ConsoleRoutes:
 
     async def list_topics_of_broker(self, call: Call) -> Response:
         """List the loaded topics and the stuck topics of this broker, in pages, for the other brokers of the cluster."""
-        call.require_superuser()
+        await call.require_superuser()
         offset, limit = call.query_integer("offset", 0), call.query_integer("limit", PAGE_ROWS)
         if not 1 <= limit <= PAGE_ROWS or offset < 0:
             raise AdminError(400, f"The query parameter limit must be from 1 to {PAGE_ROWS}, and offset 0 or more")
         table = await self.table.current()
-        findings = [] if offset else [each.as_json() for each in self._of_broker(call)]
+        findings = [] if offset else [each.as_json() for each in await self._of_broker(call)]
         return json_with_nulls(page_of(table, findings, offset, limit))
 
     async def list_stuck(self, call: Call) -> Response:
@@ -137,20 +137,21 @@ class ConsoleRoutes:
         """
         offset, limit = _page(call)
         view = await self._view(call)
+        lists = await _Lists.of(call)
         found = await find_stuck(
             view.table,
             Asked(_words(call), broker=call.query("broker") or None),
-            lambda each: may(call.require_list_topics, each),
-            lambda each: may(call.require_consume, TopicName.parse(each), ""),
+            lists.may_list,
+            lists.may_explain,
             self._broker.runtime.clock,
         )
         brokers = self._shown_brokers(call, view)
-        of_this = [each.as_json() for each in self._of_broker(call)]
+        of_this = [each.as_json() for each in await self._of_broker(call)]
         if brokers:
             of_this = [{**each, "broker": broker_id(call)} for each in of_this]
         return json_with_nulls(
             {
-                "broker": [*of_this, *(view.findings if may(call.require_superuser) else ())],
+                "broker": [*of_this, *(view.findings if lists.is_of_superuser else ())],
                 "topics": [_shown_stuck(each) for each in found[offset : offset + limit]],
                 "matching": len(found),
                 "isCut": view.table.is_cut,
@@ -177,8 +178,8 @@ class ConsoleRoutes:
         shown += [_shown_broker(call, each.broker, each.problem, is_pybroker=each.is_pybroker) for each in view.parts]
         return {"brokers": sorted(shown, key=lambda each: str(each["id"])), "own": own.broker_id}
 
-    def _of_broker(self, call: Call) -> list[Finding]:
-        if not may(call.require_superuser):
+    async def _of_broker(self, call: Call) -> list[Finding]:
+        if not await may(call.require_superuser):
             return []
         membership = self._broker.membership
         of_cluster = explain_membership(None if membership is None else membership.report())
@@ -191,7 +192,7 @@ class ConsoleRoutes:
         shown: dict[str, Any] = {
             "authentication": call.config.authentication_enabled,
             "authorization": call.config.authorization_enabled,
-            "superuser": may(call.require_superuser),
+            "superuser": await may(call.require_superuser),
         }
         if call.role is not None:
             shown["role"] = call.role
@@ -202,16 +203,16 @@ class ConsoleRoutes:
             except InvalidTopicName as error:
                 raise AdminError(412, f"Topic name is not valid: {error}") from error
             shown["topic"] = {
-                "lookup": may(call.require_lookup, topic),
-                "produce": may(call.require_produce, topic),
-                "consume": may(call.require_consume, topic, call.query("subscription") or ""),
-                "administer": may(call.require_topic_admin, topic),
+                "lookup": await may(call.require_lookup, topic),
+                "produce": await may(call.require_produce, topic),
+                "consume": await may(call.require_consume, topic, call.query("subscription") or ""),
+                "administer": await may(call.require_topic_admin, topic),
             }
         return json_response(shown)
 
     async def get_broker(self, call: Call) -> Response:
         """Return the version, state and resource usage of this broker."""
-        call.require_superuser()
+        await call.require_superuser()
         broker, runtime = self._broker, self._broker.runtime
         clock, stats, config, memory = runtime.clock, runtime.stats, call.config, runtime.memory
         now_ms = clock.monotonic_ms()
@@ -273,27 +274,26 @@ class ConsoleRoutes:
         milliseconds), and `end` with the reason. The request must accept
         `text/event-stream`.
         """
-        call.require_superuser()
-        return self._stream(call, Subject(), call.require_superuser)
+        return await self._stream(call, Subject(), call.require_superuser)
 
     async def watch_topic(self, call: Call) -> Response:
         """Stream one topic's figures as server-sent events. The topic is not loaded for this; points contain no figures
         while it is not loaded.
         """
         name = call.topic_name()
-        call.require_lookup(name)
-        return self._stream(call, Subject(name), lambda: call.require_lookup(name))
+        return await self._stream(call, Subject(name), lambda: call.require_lookup(name))
 
     async def watch_subscription(self, call: Call) -> Response:
         """Stream one subscription's figures as server-sent events."""
         name = call.topic_name()
-        call.require_lookup(name)
-        return self._stream(call, Subject(name, call.name("subscription")), lambda: call.require_lookup(name))
+        return await self._stream(call, Subject(name, call.name("subscription")), lambda: call.require_lookup(name))
 
-    def _stream(self, call: Call, subject: Subject, require: Callable[[], None]) -> Response:
+    async def _stream(self, call: Call, subject: Subject, ask: Callable[[], Awaitable[None]]) -> Response:
+        permission = self._broker.broker_context.authorization.permission(ask)
+        await permission.require()
         if EVENTS not in call.headers.get("accept", ""):
             raise AdminError(406, f"The request needs the header Accept: {EVENTS}")
-        viewer = Viewer(self._broker.runtime, call.scope[IDENTITY_KEY], require)
+        viewer = Viewer(self._broker.runtime, call.scope[IDENTITY_KEY], permission)
         return LiveStream(self.sampler, subject, call.holder, viewer)
 
     async def close(self) -> None:
@@ -301,9 +301,27 @@ class ConsoleRoutes:
         await self.sampler.close()
 
 
-def may(require: Callable[..., None], *what: Any) -> bool:
+class _Lists:
+    """The lists that the caller of `call` may see. A superuser sees all; others are asked for each namespace and topic."""
+
+    def __init__(self, call: Call, *, is_of_superuser: bool) -> None:
+        self._call = call
+        self.is_of_superuser = is_of_superuser
+
+    @classmethod
+    async def of(cls, call: Call) -> _Lists:
+        return cls(call, is_of_superuser=await may(call.require_superuser))
+
+    async def may_list(self, namespace: NamespaceName) -> bool:
+        return self.is_of_superuser or await may(self._call.require_list_topics, namespace)
+
+    async def may_explain(self, topic: str) -> bool:
+        return self.is_of_superuser or await may(self._call.require_consume, TopicName.parse(topic), "")
+
+
+async def may(require: Callable[..., Awaitable[None]], *what: Any) -> bool:
     try:
-        require(*what)
+        await require(*what)
     except AdminError:
         return False
     return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ from pybroker.admin.slices import exhaust
 from pybroker.admin.stats.resource_usage import process_cpu_ms
 from pybroker.broker.snapshots.subscription_snapshot import subscription_snapshot
 from pybroker.broker.snapshots.topic_snapshot import topic_snapshot
-from pybroker.errors import AdminError
+from pybroker.errors import AdminError, BrokerError
 from pybroker.memory.broker_memory import Holding
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
@@ -29,6 +29,7 @@ from pybroker.waiting.fair_shares import FairShares, Holder
 
 if TYPE_CHECKING:
     from pybroker.auth.authentication import Identity
+    from pybroker.auth.permission import Permission
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
     from pybroker.broker.service import BrokerService
     from pybroker.broker.topic.topic_base import TopicBase
@@ -334,22 +335,24 @@ class LiveSampler:
 class Viewer:
     """The caller of a stream: its credentials, and its permission, which may change while the stream is open."""
 
-    def __init__(self, runtime: Runtime, identity: Identity, require: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, identity: Identity, permission: Permission) -> None:
         self.identity = identity
         self._runtime = runtime
-        self._require = require
+        self._permission = permission
 
     def expires_within(self, seconds: float) -> bool:
         return self.identity.expires_within(seconds, self._runtime.clock.wall_ms() / 1000)
 
-    def refusal(self) -> str | None:
+    async def refusal(self) -> str | None:
         """Return why the stream must end; None while it may continue."""
         if self.expires_within(0):
             return "the credentials have expired"
         try:
-            self._require()
+            await self._permission.require()
         except AdminError as error:
             return error.reason
+        except BrokerError as error:
+            return str(error)
         return None
 
 
@@ -386,8 +389,8 @@ class LiveStream(Response):
             room.close()
             sampler.leave(self)
 
-    def _why_ended(self) -> str | None:
-        return "an operator has ended it" if self.is_ended else self._viewer.refusal()
+    async def _why_ended(self) -> str | None:
+        return "an operator has ended it" if self.is_ended else await self._viewer.refusal()
 
     async def _tell(self, send: Send, watched: Watched) -> None:
         async def event(name: str, value: object) -> None:
@@ -397,7 +400,7 @@ class LiveStream(Response):
         await event("begin", {"fields": FIELDS[self.subject.kind], "intervalMs": self._sampler.interval_ms})
         seen = 0
         is_challenged = False
-        while (why := self._why_ended()) is None and not self._sampler.is_closed:
+        while (why := await self._why_ended()) is None and not self._sampler.is_closed:
             if not is_challenged and self._viewer.expires_within(self._sampler.challenge_s):
                 is_challenged = True
                 assert self._viewer.identity.expires_at_s is not None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from pybroker.broker.snapshots.topic_snapshot import topic_snapshot
 from pybroker.broker.topic.backlog_quota import exceeded_if_known, may_be_exceeded
 from pybroker.memory.broker_memory import Holding
 from pybroker.model.names import NamespaceName
+from pybroker.runtime.time_slices import kept
 
 if TYPE_CHECKING:
     from pybroker.admin.stats.rate_sampler import RateSampler
@@ -279,18 +280,18 @@ def counters_of(topic: TopicBase) -> tuple[int, int, int, int]:
 # --- queries of a table ----------------------------------------------------------------------------------------------
 
 
-async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], bool], clock: Any) -> Found:
+async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], Awaitable[bool]], clock: Any) -> Found:
     """Return the requested page of the topics that the caller may list, sorted by the requested field, then by name."""
+    listed = await kept(table.namespaces, may_list, clock)
     chosen: list[list[Row]] = []
     sums = dict.fromkeys(FIGURES, 0.0)
     counts = {"all": 0, "matching": 0}
 
     def look() -> Iterator[None]:
         unsorted: list[Row] = []  # small namespaces together, because merging many lists is slow
-        for namespace, rows in table.namespaces.items():
+        for namespace in listed:
             yield
-            if not may_list(namespace):
-                continue
+            rows = table.namespaces[namespace]
             for start in range(0, len(rows), ROWS_AT_ONCE):
                 chunk = rows[start : start + ROWS_AT_ONCE]
                 counts["all"] += len(chunk)
@@ -331,28 +332,27 @@ async def find(table: Table, asked: Asked, may_list: Callable[[NamespaceName], b
 async def find_stuck(
     table: Table,
     asked: Asked,
-    may_list: Callable[[NamespaceName], bool],
-    may_explain: Callable[[str], bool],
+    may_list: Callable[[NamespaceName], Awaitable[bool]],
+    may_explain: Callable[[str], Awaitable[bool]],
     clock: Any,
 ) -> list[StuckRow]:
     """Return the stuck topics that the caller may list and explain, worst first: those whose names contain all words of the
     request, and which the requested broker serves, if the request names a broker.
     """
+    listed = await kept(table.stuck, may_list, clock)
     found: list[StuckRow] = []
 
     def look() -> Iterator[None]:
-        for namespace, stuck in table.stuck.items():
+        for namespace in listed:
             yield
-            if not may_list(namespace):
-                continue
-            for index, each in enumerate(stuck):
-                if _has_words(each.topic, asked) and _is_at(each.broker, asked) and may_explain(each.topic):
+            for index, each in enumerate(table.stuck[namespace]):
+                if _has_words(each.topic, asked) and _is_at(each.broker, asked):
                     found.append(each)
                 if index % 100 == 99:
                     yield
 
     await exhaust(look(), clock)
-    return worst_first(found)
+    return worst_first(await kept(found, lambda each: may_explain(each.topic), clock))
 
 
 def worst_first(found: Iterable[StuckRow]) -> list[StuckRow]:

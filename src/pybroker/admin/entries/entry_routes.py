@@ -83,7 +83,7 @@ class EntryRoutes:
         positions and checksums in the blocks.
         """
         name = call.topic_name_of(PERSISTENT)
-        call.require_consume(name, "")
+        await call.require_consume(name, "")
         topic = await existing_topic(call, name)
         topic.in_use()
         ledger_id = call.integer("ledger_id")
@@ -135,7 +135,7 @@ def local_topic(call: Call, local_name: str) -> TopicName:
 async def _plan_or_refusal(call: Call, asked: AskedTopic, budget: PlanBudget, *, with_points: bool) -> TopicShown:
     try:
         name = local_topic(call, asked.topic)
-        call.require_consume(name, "")
+        await call.require_consume(name, "")
         topic = await existing_topic(call, name)
         topic.in_use()
         with while_served(topic):

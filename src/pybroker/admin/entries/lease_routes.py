@@ -110,7 +110,7 @@ async def hold(call: Call) -> Response:
 async def show(call: Call) -> Response:
     """List all leases on topics of the namespace."""
     namespace = call.namespace_name()
-    call.require_namespace_admin(namespace)
+    await call.require_namespace_admin(namespace)
     broker, now_ms = call.broker, call.broker.runtime.clock.monotonic_ms()
     prefix = f"{PERSISTENT}://{namespace}/"
     return json_response(
@@ -146,7 +146,7 @@ async def _hold(call: Call, owner: LeaseOwner, asked: AskedLease) -> LeaseShown:
     config, broker = call.config, call.broker
     try:
         name = local_topic(call, asked.topic)
-        call.require_consume(name, "")
+        await call.require_consume(name, "")
         if not config.read_lease_max_duration_seconds:
             raise AdminError(405, "Read leases are disabled (readLeaseMaxDurationSeconds=0)")
         topic = await existing_topic(call, name)

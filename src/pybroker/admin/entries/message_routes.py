@@ -51,7 +51,7 @@ async def peek(call: Call) -> Response:
     which then retains all later entries.)
     """
     subscription_name = call.name("subscription")
-    call.require_consume(call.topic_name(), subscription_name)
+    await call.require_consume(call.topic_name(), subscription_name)
     topic = await _single_topic(call, "Peek messages")
     number = call.integer("number")
     if number < 1:
@@ -65,7 +65,7 @@ async def peek(call: Call) -> Response:
 
 async def examine(call: Call) -> Response:
     """Return the n-th entry, counted from the `earliest` or `latest` end of the topic, acknowledged or not."""
-    call.require_consume(call.topic_name(), "")
+    await call.require_consume(call.topic_name(), "")
     topic = await _single_topic(call, "Examine messages")
     number = max(1, call.query_integer("messagePosition", 1))
     count = topic.ledger.ledgers.entry_count
@@ -79,7 +79,7 @@ async def examine(call: Call) -> Response:
 
 
 async def get_by_id(call: Call) -> Response:
-    call.require_consume(call.topic_name(), "")
+    await call.require_consume(call.topic_name(), "")
     topic = await _single_topic(call, "Get message by id")
     return await _message(call, topic, Position(call.integer("ledger_id"), call.integer("entry_id")))
 
@@ -87,7 +87,7 @@ async def get_by_id(call: Call) -> Response:
 async def get_last_message_id(call: Call) -> Response:
     """Return the id of the last message. The entry id is -1 if there is none."""
     name = call.topic_name()
-    call.require_consume(name, "")
+    await call.require_consume(name, "")
     require_persistent(call, "Get last message id")
     topic = await existing_topic(call)
     with while_served(topic):
@@ -103,7 +103,7 @@ async def get_id_by_time(call: Call) -> Response:
     position.
     """
     name = call.topic_name()
-    call.require_consume(name, "")
+    await call.require_consume(name, "")
     topic = await _single_topic(call, "Get message id by timestamp")
     publish_time_ms = call.integer("timestamp")
     position = EARLIEST
@@ -118,7 +118,7 @@ async def get_id_by_index(call: Call) -> Response:
     in brokerEntryMetadataInterceptors.
     """
     name = call.topic_name()
-    call.require_consume(name, "")
+    await call.require_consume(name, "")
     added = call.broker.broker_context.added_metadata
     if added is None or not added.index:
         raise AdminError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")

@@ -106,7 +106,7 @@ class RestProduceRoutes:
         distributed round robin.
         """
         name = call.topic_name()
-        call.require_produce(name)
+        await call.require_produce(name)
         partitioned = call.broker.partitioned.get(name)
         if partitioned is None:
             return await _published(call, lambda _: name)
@@ -121,7 +121,7 @@ class RestProduceRoutes:
     async def publish_to_partition(self, call: Call) -> Response:
         """Publish messages to one partition."""
         name = call.topic_name()
-        call.require_produce(name)
+        await call.require_produce(name)
         namespace_of_topics(call, name.namespace)
         partition = call.integer("partition")
         partitioned = call.broker.partitioned.get(name)

@@ -69,7 +69,7 @@ async def explain_one(call: Call) -> Response:
     `messageId` to one message.
     """
     name = call.name("subscription")
-    call.require_consume(call.topic_name(), name)
+    await call.require_consume(call.topic_name(), name)
     message_id, key, consumer = call.query("messageId"), key_of(call), call.query("consumer")
     if sum(each is not None for each in (message_id, key, consumer)) > 1:
         raise AdminError(412, "The query can contain only one of key, messageId and consumer")
@@ -150,7 +150,7 @@ async def explain_topic(call: Call) -> Response:
     """Explain why messages of a topic wait. Returns the findings about the topic, and a summary of each
     subscription.
     """
-    call.require_consume(call.topic_name(), "")
+    await call.require_consume(call.topic_name(), "")
     producer = call.query("producer")
     topic = await topic_to_explain(call)
     if isinstance(topic, Response):

@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from starlette.datastructures import Headers, QueryParams
@@ -68,12 +68,20 @@ _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})
 
 
+class SessionCredentials(Protocol):
+    """The credentials of users who have signed in with their browser."""
+
+    def add_credentials(self, scope: Scope) -> None:
+        """Add the header Authorization to a request of such a user."""
+
+
 class Application:
     """ASGI application of the HTTP server."""
 
-    def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, broker: BrokerService, routes: Sequence[BaseRoute], sessions: SessionCredentials) -> None:
         self._broker = broker
         self._runtime = broker.runtime
+        self._sessions = sessions
         self._table = RouteTable(routes, _unknown_path)
         config = broker.runtime.config
         self.limits = HttpLimits(config, broker.runtime.memory)
@@ -99,10 +107,12 @@ class Application:
                 self._check_header_size(scope)
                 _check_site(scope)
                 scope[BROKER_KEY] = self._broker
+                self._sessions.add_credentials(scope)
                 scope[IDENTITY_KEY] = await self._authenticate(scope)
                 if self._accepted_hosts is not None and scope[IDENTITY_KEY].method == provider_names.NONE:
                     self._accepted_hosts.check(Headers(scope=scope).get("host"))
                 authorization = self._broker.broker_context.authorization
+                await authorization.learn(scope[IDENTITY_KEY].principal)
                 share.holder = authorization.holder(scope[IDENTITY_KEY].principal, share.holder.name)
                 ASKING.set(share.holder)
                 await self._table.router(scope["path"])(scope, answer.receive, answer.send)

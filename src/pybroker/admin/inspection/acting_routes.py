@@ -48,7 +48,7 @@ async def acknowledge(call: Call) -> Response:
 
     A consumer that has received the message may still process it.
     """
-    require_persistent_subscription(call, "Acknowledging a message")
+    await require_persistent_subscription(call, "Acknowledging a message")
     position, batch_index = _position(call), _batch_index(call)
     if batch_index is not None:
         # Reserve memory before taking the lock: a lock holder must not wait for memory of others.
@@ -81,7 +81,7 @@ async def disconnect_consumer(call: Call) -> Response:
     reconnect.
     """
     subscription_name, name = call.name("subscription"), call.name("consumer")
-    call.require_consume(call.topic_name(), subscription_name)
+    await call.require_consume(call.topic_name(), subscription_name)
     consumer_id = None if call.query("consumerId") is None else call.query_integer("consumerId", 0)
     topic = await existing_any_topic(call)
     subscription = any_subscription_of(topic, subscription_name)
@@ -99,7 +99,7 @@ async def disconnect_consumer(call: Call) -> Response:
 
 async def disconnect_producer(call: Call) -> Response:
     """Close the producer with a name. Its client reconnects."""
-    call.require_topic_admin(call.topic_name())
+    await call.require_topic_admin(call.topic_name())
     name = call.name("producer")
     topic = await existing_any_topic(call)
     producer = topic.producers.get(name)
@@ -113,7 +113,7 @@ async def on_message(call: Call, what: str, action: Callable[[Subscription], Awa
     """Run `action` on the subscription in the path, under its lock. The topic must not be partitioned. `what` names the
     operation in error texts.
     """
-    require_persistent_subscription(call, what)
+    await require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     await on_subscription(call, action)
 

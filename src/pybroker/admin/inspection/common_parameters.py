@@ -30,7 +30,7 @@ async def single_subscription(call: Call, what: str) -> Subscription:
     """Return the subscription in the path. The topic must be persistent and not partitioned. Checks that the role may
     consume. `what` names the operation in error texts.
     """
-    require_persistent_subscription(call, what)
+    await require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     return await existing_subscription(call)
 

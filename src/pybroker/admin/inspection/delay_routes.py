@@ -100,7 +100,7 @@ async def deliver_at(call: Call) -> Response:
     Shared and Key_Shared only (412). 409 if the message is acknowledged or delivered; 429 if the delivery times of
     10,000 messages of the subscription are already changed.
     """
-    require_persistent_subscription(call, "Delaying a message")
+    await require_persistent_subscription(call, "Delaying a message")
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))
     delay = await call.optional_json(Delay)
     if delay is None:

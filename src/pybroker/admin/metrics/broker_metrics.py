@@ -128,6 +128,13 @@ class BrokerLines:
         for (interface, reason), total in broker.runtime.stats.refused_accesses.items():
             yield f"{name}_total{samples.labels(interface=interface, cause=reason)} {total}\n"
 
+        questions = broker.broker_context.authorization.questions
+        yield from samples.gauge("pybroker_authorization_pending_questions", questions.pending)
+        name = "pybroker_authorization_unanswered_questions"
+        yield type_line(name, "counter")
+        for reason, total in questions.failures.items():
+            yield f"{name}_total{samples.labels(reason=reason)} {total}\n"
+
     def _load(self) -> Iterator[str]:
         yield from self._about(figures.HEALTH, figures.health_figures(self._runtime.stats))
         yield from self._about(figures.LOAD, figures.load_figures(self._rates.resources))
@@ -214,7 +221,7 @@ class BrokerLines:
         yield from samples.counter("pybroker_loop_starved", stats.loop_starved)
         yield from samples.histogram("pybroker_gc_pauses_seconds", stats.gc_pauses_ms, divisor=MS_PER_S)
         yield from samples.counter("pybroker_gc_full_collections", stats.gc_full_collections)
-        yield from samples.gauge("pybroker_pending_publish_bytes", stats.pending_publish_bytes)
+        yield from samples.gauge("pybroker_pending_publish_bytes", self._runtime.memory.publishes.used_bytes)
         yield from samples.gauge("pybroker_pump_queue_depth", len(broker.broker_context.pumps))
         yield from self._memory()
         waiting = broker.broker_context.waiting

@@ -64,7 +64,7 @@ class BrokerStatsRoutes:
 
     async def get_metrics(self, call: Call) -> Response:
         """Return groups of figures, each group with its dimensions (labels)."""
-        call.require_superuser()
+        await call.require_superuser()
         broker, rates = call.broker, self._rates
         about = {"broker": figures.broker_host(broker), "cluster": call.config.cluster_name}
         ledgers: dict[str, LedgerSums] = {}
@@ -85,12 +85,12 @@ class BrokerStatsRoutes:
 
     async def get_topics(self, call: Call) -> Response:
         """Return statistics of all topics by namespace, bundle and domain."""
-        call.require_superuser()
+        await call.require_superuser()
         return _stream(call, _topics_text(call.broker, self._rates))
 
     async def get_load_report(self, call: Call) -> Response:
         """Return the load report of this broker."""
-        call.require_superuser()
+        await call.require_superuser()
         loads: dict[str, BundleLoad] = {}
         await exhaust(bundle_loads(call.broker, self._rates, loads), call.runtime.clock)
         return json_response(load_report(call.broker, self._rates, loads))
@@ -154,24 +154,24 @@ async def get_allocator(call: Call) -> Response:
     """Return the memory of messages in bytes: `default` for published messages that are not stored yet, `ml-cache` for
     cached messages.
     """
-    call.require_superuser()
+    await call.require_superuser()
     name = call.name("allocator")
     if name not in _ALLOCATORS:
         raise AdminError(406, f"Invalid allocator name : {name}")
     broker = call.broker
-    used = broker.ledgers.cache.size_bytes if name == "ml-cache" else broker.runtime.stats.pending_publish_bytes
+    used = broker.ledgers.cache.size_bytes if name == "ml-cache" else broker.runtime.memory.publishes.used_bytes
     return json_response({**_NO_ARENAS, "usedDirectMemory": used})
 
 
 async def get_beans(call: Call) -> Response:
     """Return an empty list, because this is not a Java process."""
-    call.require_superuser()
+    await call.require_superuser()
     return json_response([])
 
 
 async def get_bookie_operations(call: Call) -> Response:
     """Return zeros, because topics have no separate counts of BookKeeper operations."""
-    call.require_superuser()
+    await call.require_superuser()
     return _stream(call, _bookie_operations_text(call.broker))
 
 
@@ -185,5 +185,5 @@ def _bookie_operations_text(broker: BrokerService) -> Iterator[str]:
 
 
 async def refuse_availability(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     raise AdminError(409, "The load manager of this broker does not support this operation")

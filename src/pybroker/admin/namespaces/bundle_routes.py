@@ -47,7 +47,7 @@ def routes() -> list[Route]:
 
 async def unload_namespace(call: Call) -> Response:
     """Close all topics of the namespace. Clients reconnect."""
-    namespace = superusers_namespace(call)
+    namespace = await superusers_namespace(call)
     existing_namespace(call, namespace, "Namespace not found")
     await on_each_bundle(call, namespace, "/unload", partial(unload_topics, call, namespace), may_acquire=False)
     return no_content()
@@ -57,7 +57,7 @@ async def unload_bundle(call: Call) -> Response:
     """Close the topics of a bundle. Clients reconnect. In a cluster, the broker `destinationBroker` owns the bundle
     afterwards.
     """
-    namespace = superusers_namespace(call)
+    namespace = await superusers_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
     destination = call.query(DESTINATION)
     url = destination_url(call, destination)
@@ -78,7 +78,7 @@ async def get_hash_positions(call: Call) -> Response:
     these topics.
     """
     namespace = call.namespace_name()
-    call.require_list_topics(namespace)
+    await call.require_list_topics(namespace)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
     asked = {text for value in call.queries("topics") for text in value.split(",")}
     names = [name for name in await topics_of_namespace(call, namespace) if not asked or name in asked]
@@ -88,7 +88,7 @@ async def get_hash_positions(call: Call) -> Response:
 
 async def delete_bundle(call: Call) -> Response:
     """Delete a bundle without topics (204). With topics: 409, unless `force=true`, which also deletes the topics."""
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
     is_forced = call.flag("force")
     if is_forced and not call.config.force_delete_namespace_allowed:

@@ -59,7 +59,7 @@ class BundleSplitRoutes:
 
         The body is a list of hash positions, for specified_positions_divide only.
         """
-        namespace = superusers_namespace(call)
+        namespace = await superusers_namespace(call)
         boundaries = existing_namespace(call, namespace).bundles.boundaries
         wanted = await call.optional_json(list[int]) or []
         algorithm = call.query("splitAlgorithmName") or call.config.default_namespace_bundle_split_algorithm

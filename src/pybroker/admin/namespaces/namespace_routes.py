@@ -44,14 +44,14 @@ def routes() -> list[Route]:
 
 async def list_namespaces(call: Call) -> Response:
     tenant = call.name("tenant")
-    call.require_admin_within(tenant)
+    await call.require_admin_within(tenant)
     existing_tenant(call, tenant, "Tenant not found")
     return json_response(sorted(str(namespace) for namespace in call.resources.namespaces(tenant)))
 
 
 async def create_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
-    call.require_admin_within(namespace.tenant)
+    await call.require_admin_within(namespace.tenant)
     policies = await call.optional_json(NamespacePolicies) or NamespacePolicies()
     # The Go admin client sends "" for unset values.
     policies.schema_compatibility_strategy = policies.schema_compatibility_strategy or "UNDEFINED"
@@ -61,7 +61,7 @@ async def create_namespace(call: Call) -> Response:
 
 
 async def get_policies(call: Call) -> Response:
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     policies = existing_namespace(call, namespace)
     if policies.is_allow_auto_update_schema is None:
         policies = copy_of(policies)  # the only policy whose effective value Pulsar shows
@@ -71,14 +71,14 @@ async def get_policies(call: Call) -> Response:
 
 async def delete_namespace(call: Call) -> Response:
     namespace = call.namespace_name()
-    call.require_admin_within(namespace.tenant)
+    await call.require_admin_within(namespace.tenant)
     await call.broker.namespace_deletion.delete(namespace, force=call.flag("force"))
     return no_content()
 
 
 async def list_topics(call: Call) -> Response:
     namespace = call.namespace_name()
-    call.require_list_topics(namespace)
+    await call.require_list_topics(namespace)
     existing_namespace(call, namespace)
     mode = call.query("mode") or "PERSISTENT"
     if mode not in DOMAIN_OF_MODE:
@@ -89,18 +89,18 @@ async def list_topics(call: Call) -> Response:
 
 async def get_bundles(call: Call) -> Response:
     namespace = call.namespace_name()
-    call.require_list_topics(namespace)
+    await call.require_list_topics(namespace)
     return json_response(existing_namespace(call, namespace).bundles)
 
 
 async def get_permissions(call: Call) -> Response:
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     return json_response(existing_namespace(call, namespace).auth_policies.namespace_auth)
 
 
 async def grant(call: Call) -> Response:
     namespace, role = call.namespace_name(), call.name("role")
-    call.require_namespace_admin(namespace)
+    await call.require_namespace_admin(namespace)
     actions = ordered_actions(await call.json(list[AuthAction]))
 
     def change(policies: NamespacePolicies) -> None:
@@ -113,7 +113,7 @@ async def grant(call: Call) -> Response:
 
 async def revoke(call: Call) -> Response:
     namespace, role = call.namespace_name(), call.name("role")
-    call.require_namespace_admin(namespace)
+    await call.require_namespace_admin(namespace)
 
     def change(policies: NamespacePolicies) -> None:
         policies.auth_policies.namespace_auth.pop(role, None)
@@ -123,13 +123,13 @@ async def revoke(call: Call) -> Response:
 
 
 async def get_subscription_permissions(call: Call) -> Response:
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     return json_response(existing_namespace(call, namespace).auth_policies.subscription_auth_roles)
 
 
 async def grant_subscription(call: Call) -> Response:
     namespace, subscription = call.namespace_name(), call.name("subscription")
-    call.require_namespace_admin(namespace)
+    await call.require_namespace_admin(namespace)
     roles = sorted(set(await call.json(list[str])))
 
     def change(policies: NamespacePolicies) -> None:
@@ -141,7 +141,7 @@ async def grant_subscription(call: Call) -> Response:
 
 async def revoke_subscription(call: Call) -> Response:
     namespace, subscription, role = call.namespace_name(), call.name("subscription"), call.name("role")
-    call.require_namespace_admin(namespace)
+    await call.require_namespace_admin(namespace)
 
     def change(policies: NamespacePolicies) -> None:
         kept_for = policies.auth_policies.subscription_auth_roles

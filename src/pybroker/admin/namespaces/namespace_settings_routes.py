@@ -63,20 +63,20 @@ def routes() -> list[Route]:
 # --- properties ----------------------------------------------------------------------------------------------------------
 
 
-def _namespace_of_tenant(call: Call) -> NamespaceName:
+async def _namespace_of_tenant(call: Call) -> NamespaceName:
     namespace = call.namespace_name()
-    call.require_admin_within(namespace.tenant)
+    await call.require_admin_within(namespace.tenant)
     existing_tenant(call, namespace.tenant)
     return namespace
 
 
 async def get_properties(call: Call) -> Response:
-    return json_response(existing_namespace(call, _namespace_of_tenant(call)).properties)
+    return json_response(existing_namespace(call, await _namespace_of_tenant(call)).properties)
 
 
 async def add_properties(call: Call) -> Response:
     """Add the properties in the body to the existing properties."""
-    namespace = _namespace_of_tenant(call)
+    namespace = await _namespace_of_tenant(call)
     added = await call.json(dict[str, str])
 
     def change(policies: NamespacePolicies) -> None:
@@ -92,12 +92,12 @@ async def remove_properties(call: Call) -> Response:
     def change(policies: NamespacePolicies) -> None:
         policies.properties.clear()
 
-    await call.resources.update_namespace(_namespace_of_tenant(call), change)
+    await call.resources.update_namespace(await _namespace_of_tenant(call), change)
     return no_content()
 
 
 async def get_property(call: Call) -> Response:
-    return _text(existing_namespace(call, _namespace_of_tenant(call)).properties.get(call.name("key")))
+    return _text(existing_namespace(call, await _namespace_of_tenant(call)).properties.get(call.name("key")))
 
 
 async def set_property(call: Call) -> Response:
@@ -106,13 +106,13 @@ async def set_property(call: Call) -> Response:
     def change(policies: NamespacePolicies) -> None:
         policies.properties[key] = value
 
-    await call.resources.update_namespace(_namespace_of_tenant(call), change)
+    await call.resources.update_namespace(await _namespace_of_tenant(call), change)
     return no_content()
 
 
 async def remove_property(call: Call) -> Response:
     """Remove a property and return its value."""
-    namespace, key = _namespace_of_tenant(call), call.name("key")
+    namespace, key = await _namespace_of_tenant(call), call.name("key")
     before: list[str | None] = []
 
     def change(policies: NamespacePolicies) -> None:
@@ -126,14 +126,14 @@ async def remove_property(call: Call) -> Response:
 
 
 async def get_replication(call: Call) -> Response:
-    return json_response(_policies(call).replication_clusters)
+    return json_response((await _policies(call)).replication_clusters)
 
 
 async def set_replication(call: Call) -> Response:
     """Set the replication clusters. They must exist, and both the tenant and the namespace must be allowed to use
     them.
     """
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     existing_namespace(call, namespace)
     clusters = await call.optional_json(list[str])
     if not clusters:
@@ -151,14 +151,14 @@ async def set_replication(call: Call) -> Response:
 
 
 async def get_allowed_clusters(call: Call) -> Response:
-    return json_response(_policies(call).allowed_clusters)
+    return json_response((await _policies(call)).allowed_clusters)
 
 
 async def set_allowed_clusters(call: Call) -> Response:
     """Set the allowed clusters. The tenant must be allowed to use them, and they must include the replication
     clusters.
     """
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     existing_namespace(call, namespace)
     clusters = await call.json(list[str])
     check_clusters(call, namespace.tenant, clusters)
@@ -175,7 +175,7 @@ async def set_allowed_clusters(call: Call) -> Response:
 
 async def set_migrated(call: Call) -> Response:
     """Set whether the namespace has migrated to another cluster."""
-    namespace = superusers_namespace(call)
+    namespace = await superusers_namespace(call)
     is_migrated = await call.json(bool)
 
     def change(policies: LocalPolicies) -> None:
@@ -189,12 +189,12 @@ async def set_migrated(call: Call) -> Response:
 
 
 async def get_resource_group(call: Call) -> Response:
-    return _text(_policies(call).resource_group_name)
+    return _text((await _policies(call)).resource_group_name)
 
 
 async def set_resource_group(call: Call) -> Response:
     """Set the resource group, which must exist."""
-    namespace, group = administered_namespace(call), call.name("group")
+    namespace, group = await administered_namespace(call), call.name("group")
     if call.broker.broker_context.resource_groups.get(group) is None:
         raise AdminError(412, "ResourceGroup does not exist")
 
@@ -209,7 +209,7 @@ async def remove_resource_group(call: Call) -> Response:
     def change(policies: NamespacePolicies) -> None:
         policies.resource_group_name = None
 
-    await call.resources.update_namespace(administered_namespace(call), change)
+    await call.resources.update_namespace(await administered_namespace(call), change)
     return no_content()
 
 
@@ -217,7 +217,7 @@ async def remove_resource_group(call: Call) -> Response:
 
 
 async def get_bookie_affinity(call: Call) -> Response:
-    namespace = superusers_namespace(call)
+    namespace = await superusers_namespace(call)
     existing_namespace(call, namespace)
     affinity = call.resources.local_policies(namespace).bookieAffinityGroup
     return empty_ok() if affinity is None else json_response(affinity)
@@ -225,7 +225,7 @@ async def get_bookie_affinity(call: Call) -> Response:
 
 async def set_bookie_affinity(call: Call) -> Response:
     """Set the bookie affinity. No body or `null` removes it."""
-    namespace = superusers_namespace(call)
+    namespace = await superusers_namespace(call)
     affinity = await call.optional_json(BookieAffinityGroup)
 
     def change(policies: LocalPolicies) -> None:
@@ -239,16 +239,16 @@ async def remove_bookie_affinity(call: Call) -> Response:
     def change(policies: LocalPolicies) -> None:
         policies.bookieAffinityGroup = None
 
-    await call.resources.update_local_policies(superusers_namespace(call), change)
+    await call.resources.update_local_policies(await superusers_namespace(call), change)
     return no_content()
 
 
 async def get_anti_affinity(call: Call) -> Response:
-    return _text(_local_policies(call).namespaceAntiAffinityGroup)
+    return _text((await _local_policies(call)).namespaceAntiAffinityGroup)
 
 
 async def set_anti_affinity(call: Call) -> Response:
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     group = await call.text()
     if not group or group == "null":
         raise AdminError(412, "Anti-affinity group can't be empty")
@@ -264,7 +264,7 @@ async def remove_anti_affinity(call: Call) -> Response:
     def change(policies: LocalPolicies) -> None:
         policies.namespaceAntiAffinityGroup = None
 
-    await call.resources.update_local_policies(administered_namespace(call), change)
+    await call.resources.update_local_policies(await administered_namespace(call), change)
     return no_content()
 
 
@@ -273,7 +273,7 @@ async def list_anti_affinity(call: Call) -> Response:
     tenant, group = call.query("tenant"), call.name("group")
     if not tenant:
         raise BadBody("Tenant should not be null")
-    call.require_admin_within(tenant)
+    await call.require_admin_within(tenant)
     found = [
         str(namespace)
         for namespace in call.resources.namespaces(tenant)
@@ -282,14 +282,14 @@ async def list_anti_affinity(call: Call) -> Response:
     return json_response(found)
 
 
-def _local_policies(call: Call) -> LocalPolicies:
-    namespace = administered_namespace(call)
+async def _local_policies(call: Call) -> LocalPolicies:
+    namespace = await administered_namespace(call)
     existing_namespace(call, namespace)
     return call.resources.local_policies(namespace)
 
 
-def _policies(call: Call) -> NamespacePolicies:
-    return existing_namespace(call, administered_namespace(call))
+async def _policies(call: Call) -> NamespacePolicies:
+    return existing_namespace(call, await administered_namespace(call))
 
 
 def _text(value: str | None) -> Response:

@@ -111,7 +111,7 @@ async def _on_topics(call: Call, action: Callable[[Topic], Awaitable[None]]) -> 
                     call.broker.runtime, partial(call.broker.topics.get, TopicName.parse(name), may_create=False), act
                 )
 
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     boundaries = namespace_of_topics(call, namespace).bundles.boundaries
     if "bundle" in call.scope["path_params"]:
         await act_on_bundle(checked_bundle(call.name("bundle"), boundaries))

@@ -23,12 +23,12 @@ def routes() -> list[Route]:
 
 
 async def list_groups(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(call.broker.broker_context.resource_groups.names())
 
 
 async def get_group(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     group = call.broker.broker_context.resource_groups.get(call.name("group"))
     if group is None:
         raise AdminError(404, "ResourceGroup does not exist")
@@ -37,13 +37,13 @@ async def get_group(call: Call) -> Response:
 
 async def put_group(call: Call) -> Response:
     """Create a resource group, or change only the members that the body contains."""
-    call.require_superuser()
+    await call.require_superuser()
     await call.broker.broker_context.resource_groups.put(call.name("group"), await call.json(ResourceGroupChange))
     return no_content()
 
 
 async def delete_group(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     name = call.name("group")
     for tenant in call.resources.tenants():
         for namespace in call.resources.namespaces(tenant):

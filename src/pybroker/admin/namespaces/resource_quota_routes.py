@@ -29,13 +29,13 @@ def routes() -> list[Route]:
 
 async def get_default_quota(call: Call) -> Response:
     """Return the quota of bundles without a specific quota."""
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(await call.broker.cluster_documents.default_quota())
 
 
 async def set_default_quota(call: Call) -> Response:
     """Set the default quota. A request without a body removes it."""
-    call.require_superuser()
+    await call.require_superuser()
     quota = await call.optional_json(ResourceQuota)
     if quota is None:
         await call.broker.cluster_documents.unset_default_quota()
@@ -45,13 +45,13 @@ async def set_default_quota(call: Call) -> Response:
 
 
 async def get_quota(call: Call) -> Response:
-    namespace, bundle = _bundle(call)
+    namespace, bundle = await _bundle(call)
     return json_response(await call.broker.cluster_documents.quota(namespace, bundle))
 
 
 async def set_quota(call: Call) -> Response:
     """Set the quota of a bundle. A request without a body removes it."""
-    namespace, bundle = _bundle(call)
+    namespace, bundle = await _bundle(call)
     quota = await call.optional_json(ResourceQuota)
     if quota is None:
         await call.broker.cluster_documents.unset_quota(namespace, bundle)
@@ -62,14 +62,14 @@ async def set_quota(call: Call) -> Response:
 
 async def remove_quota(call: Call) -> Response:
     """Remove the quota of a bundle, so that the default quota applies. 404 if the bundle has no specific quota."""
-    namespace, bundle = _bundle(call)
+    namespace, bundle = await _bundle(call)
     if not await call.broker.cluster_documents.unset_quota(namespace, bundle):
         raise AdminError(404, f"Bundle {namespace}/{bundle} has no specific resource quota")
     return no_content()
 
 
-def _bundle(call: Call) -> tuple[NamespaceName, str]:
-    call.require_superuser()
+async def _bundle(call: Call) -> tuple[NamespaceName, str]:
+    await call.require_superuser()
     namespace = call.namespace_name()
     boundaries = existing_namespace(call, namespace).bundles.boundaries
     return namespace, str(checked_bundle(call.name("bundle"), boundaries))

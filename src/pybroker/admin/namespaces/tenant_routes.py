@@ -25,25 +25,25 @@ def routes() -> list[Route]:
 
 
 async def list_tenants(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     return json_response(sorted(call.resources.tenants()))
 
 
 async def get_tenant(call: Call) -> Response:
     tenant = call.name("tenant")
-    call.require_tenant_admin(tenant)
+    await call.require_tenant_admin(tenant)
     return json_response(existing_tenant(call, tenant))
 
 
 async def create_tenant(call: Call) -> Response:
-    call.require_superuser()
+    await call.require_superuser()
     await call.resources.create_tenant(call.name("tenant"), await _tenant_info(call), call.config.max_tenants)
     return no_content()
 
 
 async def update_tenant(call: Call) -> Response:
     tenant = call.name("tenant")
-    call.require_tenant_admin(tenant)
+    await call.require_tenant_admin(tenant)
     info = await _tenant_info(call)
     existing_tenant(call, tenant, f"Tenant {tenant} not found")
     await call.resources.update_tenant(tenant, info)
@@ -52,7 +52,7 @@ async def update_tenant(call: Call) -> Response:
 
 async def delete_tenant(call: Call) -> Response:
     tenant = call.name("tenant")
-    call.require_tenant_admin(tenant)
+    await call.require_tenant_admin(tenant)
     existing_tenant(call, tenant, "Tenant doesn't exist")
     if call.flag("force"):
         if not call.config.force_delete_tenant_allowed:

@@ -59,12 +59,12 @@ def routes() -> list[Route]:
 
 
 async def get_offload(call: Call) -> Response:
-    shown = _policies(call).offload_policies
+    shown = (await _policies(call)).offload_policies
     return empty_ok() if shown is None else json_response(shown)
 
 
 async def set_offload(call: Call) -> Response:
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     given = await call.optional_json(OffloadPolicies)
     if given is None:
         raise AdminError(412, "The offloadPolicies must be specified for namespace offload.")
@@ -81,7 +81,7 @@ async def remove_offload(call: Call) -> Response:
     def change(policies: NamespacePolicies) -> None:
         policies.offload_policies = None
 
-    await call.resources.update_namespace(administered_namespace(call), change)
+    await call.resources.update_namespace(await administered_namespace(call), change)
     return no_content()
 
 
@@ -93,20 +93,20 @@ class ThresholdCalls:
 
     async def get(self, call: Call) -> Response:
         """Return the threshold: -1 for never; empty if it is not set."""
-        policies = _policies(call)
+        policies = await _policies(call)
         own = getattr(policies.offload_policies, self.threshold.member, None)
         shown = getattr(policies, self.threshold.namespace_field) if own is None else own
         return empty_ok() if shown is None else json_response(shown)
 
     async def set(self, call: Call) -> Response:
         """Set the threshold. Any number is permitted."""
-        namespace = administered_namespace(call)
+        namespace = await administered_namespace(call)
         await self._store(call, namespace, await call.json(Long))
         return empty_ok() if self.threshold.is_answered_empty else no_content()
 
     async def unset(self, call: Call) -> Response:
         """Remove the threshold."""
-        await self._store(call, administered_namespace(call), None)
+        await self._store(call, await administered_namespace(call), None)
         return no_content()
 
     async def _store(self, call: Call, namespace: NamespaceName, value: int | None) -> None:
@@ -117,5 +117,5 @@ class ThresholdCalls:
         await call.resources.update_namespace(namespace, change)
 
 
-def _policies(call: Call) -> NamespacePolicies:
-    return existing_namespace(call, administered_namespace(call))
+async def _policies(call: Call) -> NamespacePolicies:
+    return existing_namespace(call, await administered_namespace(call))

@@ -27,13 +27,13 @@ def routes() -> list[Route]:
 
 
 async def get_retention(call: Call) -> Response:
-    policies = _policies(call)
+    policies = await _policies(call)
     return empty_ok() if policies.retention_policies is None else json_response(policies.retention_policies)
 
 
 async def set_retention(call: Call) -> Response:
     """Set the retention. A request without a body, or with `null`, removes it."""
-    namespace = administered_namespace(call)
+    namespace = await administered_namespace(call)
     retention = checked_retention(await call.optional_json(RetentionPolicies))
 
     def change(policies: NamespacePolicies) -> None:
@@ -50,16 +50,16 @@ async def remove_retention(call: Call) -> Response:
     def change(policies: NamespacePolicies) -> None:
         policies.retention_policies = None
 
-    await call.resources.update_namespace(administered_namespace(call), change)
+    await call.resources.update_namespace(await administered_namespace(call), change)
     return no_content()
 
 
 async def get_backlog_quotas(call: Call) -> Response:
-    return json_response(_policies(call).backlog_quota_map)
+    return json_response((await _policies(call)).backlog_quota_map)
 
 
 async def set_backlog_quota(call: Call) -> Response:
-    namespace, kind = administered_namespace(call), quota_type(call)
+    namespace, kind = await administered_namespace(call), quota_type(call)
     quota = checked_quota(await call.optional_json(BacklogQuota))
     if quota is None:
         raise BadBody("The request needs a body with a backlog quota")
@@ -78,7 +78,7 @@ async def set_backlog_quota(call: Call) -> Response:
 
 
 async def remove_backlog_quota(call: Call) -> Response:
-    namespace, kind = administered_namespace(call), quota_type(call)
+    namespace, kind = await administered_namespace(call), quota_type(call)
 
     def change(policies: NamespacePolicies) -> None:
         policies.backlog_quota_map.pop(kind, None)
@@ -87,5 +87,5 @@ async def remove_backlog_quota(call: Call) -> Response:
     return no_content()
 
 
-def _policies(call: Call) -> NamespacePolicies:
-    return existing_namespace(call, administered_namespace(call))
+async def _policies(call: Call) -> NamespacePolicies:
+    return existing_namespace(call, await administered_namespace(call))

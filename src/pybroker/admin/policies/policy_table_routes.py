@@ -89,7 +89,7 @@ class NamespaceCalls(LevelCalls):
 
     async def _get(self, call: Call) -> Response:
         """Return the value that is set on the namespace."""
-        namespace = administered_namespace(call)
+        namespace = await administered_namespace(call)
         document = existing_namespace(call, namespace)
         shown = getattr(document, self._level.field)
         if self._policy.is_by_cluster:
@@ -102,19 +102,21 @@ class NamespaceCalls(LevelCalls):
 
     async def _set(self, call: Call) -> Response:
         """Set the policy. A request without a value removes the policy, where permitted."""
-        namespace = self._changed_namespace(call)
+        namespace = await self._changed_namespace(call)
         existing_namespace(call, namespace)
         value = await self._given(call)
         if value is not UNCHANGED:
             await self._store(call, namespace, value)
         return no_content()
 
-    def _changed_namespace(self, call: Call) -> NamespaceName:
-        return superusers_namespace(call) if self._level.is_set_by_superusers else administered_namespace(call)
+    async def _changed_namespace(self, call: Call) -> NamespaceName:
+        return (
+            await superusers_namespace(call) if self._level.is_set_by_superusers else await administered_namespace(call)
+        )
 
     async def _unset(self, call: Call) -> Response:
         """Remove the value, so that the broker's value applies."""
-        await self._store(call, self._changed_namespace(call), self._level.removed)
+        await self._store(call, await self._changed_namespace(call), self._level.removed)
         return no_content()
 
     async def _store(self, call: Call, namespace: NamespaceName, value: object) -> None:

@@ -244,7 +244,7 @@ async def remove_subscription_rate(call: Call) -> Response:
 
 async def remove_policies(call: Call) -> Response:
     """Remove all policies of the topic, which need not exist."""
-    await call.resources.delete_topic_policies(_topic(call))
+    await call.resources.delete_topic_policies(await _topic(call))
     return no_content()
 
 
@@ -260,7 +260,7 @@ async def policies_topic(call: Call) -> TopicName:
     """Return the topic in the path. It must exist. Partitions are rejected, because they share the policies of their
     partitioned topic.
     """
-    topic = _topic(call)
+    topic = await _topic(call)
     if topic.partition_index >= 0:
         raise AdminError(412, "Not allowed to set/get topic policy for a partition")
     if not await topic_exists(call, topic):
@@ -268,9 +268,9 @@ async def policies_topic(call: Call) -> TopicName:
     return topic
 
 
-def _topic(call: Call) -> TopicName:
+async def _topic(call: Call) -> TopicName:
     topic = call.topic_name()
-    call.require_namespace_admin(topic.namespace)
+    await call.require_namespace_admin(topic.namespace)
     namespace_of_topics(call, topic.namespace)
     if not call.config.topic_level_policies_enabled:
         raise AdminError(405, "Topic level policies are disabled (topicLevelPoliciesEnabled=false)")

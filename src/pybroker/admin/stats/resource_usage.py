@@ -74,7 +74,7 @@ class ResourceMeter:
     def _message_memory(self) -> Usage:
         broker = self._broker
         limit_mb = broker.ledgers.cache.limit_bytes / _MIB + broker.runtime.config.max_message_publish_buffer_size_in_mb
-        return Usage((broker.ledgers.cache.size_bytes + broker.runtime.stats.pending_publish_bytes) / _MIB, limit_mb)
+        return Usage((broker.ledgers.cache.size_bytes + broker.runtime.memory.publishes.used_bytes) / _MIB, limit_mb)
 
 
 def _text(path: Path) -> str:

@@ -64,14 +64,14 @@ class TopicStatsRoutes:
 
     async def get(self, call: Call) -> Response:
         """Return a topic's statistics. `getPreciseBacklog` has no effect, because backlogs are always exact."""
-        call.require_lookup(call.topic_name())
+        await call.require_lookup(call.topic_name())
         return json_with_nulls(await self._document(call, await existing_any_topic(call)))
 
     async def get_partitioned(self, call: Call) -> Response:
         """Return sums over the partitions and, unless `perPartition=false`, the statistics of each partition. Missing
         partitions are omitted.
         """
-        name, metadata = _partitioned(call)
+        name, metadata = await _partitioned(call)
         documents: dict[str, Document] = {}
         async for partition, found in _partitions(call, name, "/stats"):
             documents[str(partition)] = await self._document(call, found) if isinstance(found, TopicBase) else found
@@ -84,7 +84,7 @@ class TopicStatsRoutes:
         return json_with_nulls({**merged, "metadata": metadata, "partitions": documents if is_detailed else {}})
 
     async def get_partitioned_internal(self, call: Call) -> Response:
-        name, metadata = _partitioned(call)
+        name, metadata = await _partitioned(call)
         partitions: dict[str, object] = {}
         async for partition, found in _partitions(call, name, "/internalStats"):
             partitions[str(partition)] = await shown_stats(found) if isinstance(found, TopicBase) else found
@@ -105,9 +105,9 @@ class TopicStatsRoutes:
         return await in_slices(topic_stats(topic, self._rates, request), call.runtime.clock)
 
 
-def _partitioned(call: Call) -> tuple[TopicName, Document]:
+async def _partitioned(call: Call) -> tuple[TopicName, Document]:
     name = call.topic_name()
-    call.require_lookup(name)
+    await call.require_lookup(name)
     namespace_of_topics(call, name.namespace)
     if PARTITION_MARK in name.local_name:
         raise AdminError(412, f"Partitioned Topic Name should not contain '{PARTITION_MARK}'")

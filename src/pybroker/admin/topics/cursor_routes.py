@@ -52,13 +52,13 @@ async def skip(call: Call) -> Response:
 
 
 async def skip_all(call: Call) -> Response:
-    require_persistent_subscription(call, "Skip messages")
+    await require_persistent_subscription(call, "Skip messages")
     await on_each_subscription(call, cursor_moves.skip_all)
     return no_content()
 
 
 async def expire_by_age(call: Call) -> Response:
-    require_persistent_subscription(call, "Expire messages")
+    await require_persistent_subscription(call, "Expire messages")
 
     async def act(subscription: Subscription) -> None:
         if not await _expire_by_age(call, subscription):
@@ -73,12 +73,12 @@ async def expire_in_all(call: Call) -> Response:
     end if one subscription had no message to expire.
     """
     name = call.topic_name()
-    call.require_consume(name, "")
+    await call.require_consume(name, "")
     require_persistent(call, "Expire messages")
 
     async def check(topic: Topic) -> None:
         for subscription_name in topic.subscriptions:
-            call.require_consume(name, subscription_name)
+            await call.require_consume(name, subscription_name)
 
     async def act(topic: Topic) -> None:
         await check(topic)  # a subscription may have been created meanwhile
@@ -127,7 +127,7 @@ def _nothing_expired(subscription: Subscription) -> AdminError:
 
 async def reset_by_time(call: Call) -> Response:
     """Move the subscription to the first message that was published at or after a time."""
-    require_persistent_subscription(call, "Reset cursor")
+    await require_persistent_subscription(call, "Reset cursor")
     publish_time_ms = call.integer("timestamp")
 
     async def act(subscription: Subscription) -> None:
@@ -148,6 +148,6 @@ async def reset_by_position(call: Call) -> Response:
 
 
 async def _on_single_subscription(call: Call, what: str, action: Callable[[Subscription], Awaitable[None]]) -> None:
-    require_persistent_subscription(call, what)
+    await require_persistent_subscription(call, what)
     require_not_partitioned(call, call.topic_name())
     await on_subscription(call, action)

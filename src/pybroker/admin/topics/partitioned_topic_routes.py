@@ -48,7 +48,7 @@ def routes() -> list[Route]:
 
 async def list_partitioned_topics(call: Call) -> Response:
     domain, namespace = call.domain(), call.namespace_name()
-    call.require_list_topics(namespace)
+    await call.require_list_topics(namespace)
     existing_namespace(call, namespace)
     shows_system = call.flag("includeSystemTopic")
     names = call.broker.partitioned.names(namespace, domain)
@@ -60,13 +60,13 @@ async def get_partitions(call: Call) -> Response:
     missing topic.
     """
     name = call.topic_name()
-    call.require_lookup(name)
+    await call.require_lookup(name)
     partitions = await call.broker.partitioned_metadata(name, create=call.flag("checkAllowAutoCreation"))
     return json_response(call.broker.partitioned.get(name) or PartitionedTopicMetadata(partitions))
 
 
 async def create_partitioned_topic(call: Call) -> Response:
-    name = creatable_topic(call)
+    name = await creatable_topic(call)
     media_type = call.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == WITH_PROPERTIES:
         asked = await call.json(PartitionedTopicRequest)
@@ -87,7 +87,7 @@ async def update_partitions(call: Call) -> Response:
     discover new partitions periodically.
     """
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    await call.require_namespace_admin(name.namespace)
     namespace_of_topics(call, name.namespace)
     partitions = await call.json(int)
     if call.broker.partitioned.get(name) is not None and partitions > 0:
@@ -101,7 +101,7 @@ async def update_partitions(call: Call) -> Response:
 
 async def delete_partitioned_topic(call: Call) -> Response:
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    await call.require_namespace_admin(name.namespace)
     if call.broker.partitioned.get(name) is None and await call.broker.directory.exists(name):
         raise AdminError(
             409,
@@ -113,7 +113,7 @@ async def delete_partitioned_topic(call: Call) -> Response:
 
 async def create_missed_partitions(call: Call) -> Response:
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    await call.require_namespace_admin(name.namespace)
     try:
         await call.broker.partitioned_operations.create_missing(name)
     except NotAllowedError as error:

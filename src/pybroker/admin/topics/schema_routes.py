@@ -72,25 +72,25 @@ def routes() -> list[Route]:
 
 async def get_schema(call: Call) -> Response:
     """Return the newest schema version."""
-    topic = _readable_topic(call)
+    topic = await _readable_topic(call)
     return _answer((await call.broker.broker_context.schemas.history(topic)).latest)
 
 
 async def get_version(call: Call) -> Response:
     """Return one schema version. Versions before the last deletion are not available."""
-    topic = _readable_topic(call)
+    topic = await _readable_topic(call)
     return _answer((await call.broker.broker_context.schemas.history(topic)).version(call.integer("version")))
 
 
 async def get_schemas(call: Call) -> Response:
     """Return all schema versions since the last deletion, oldest first."""
-    history = await call.broker.broker_context.schemas.history(_readable_topic(call))
+    history = await call.broker.broker_context.schemas.history(await _readable_topic(call))
     return json_response({"getSchemaResponses": [_shown(each) for each in history.versions]})
 
 
 async def get_metadata(call: Call) -> Response:
     """Return the schema version numbers. Ledger and entry ids are -1, unless schemas are stored in ledgers (BookKeeper)."""
-    topic, schemas = _readable_topic(call), call.broker.broker_context.schemas
+    topic, schemas = await _readable_topic(call), call.broker.broker_context.schemas
     history = await schemas.history(topic)
     if not history.next_version:
         return empty_ok()
@@ -103,7 +103,7 @@ async def get_metadata(call: Call) -> Response:
 
 async def find_version(call: Call) -> Response:
     """Return the version number of a schema; -1 if it is not registered."""
-    topic = _readable_topic(call)
+    topic = await _readable_topic(call)
     version = await call.broker.broker_context.schemas.version_of(topic, await _given_schema(call))
     return json_response({"version": _UNKNOWN if version is None else version})
 
@@ -114,7 +114,7 @@ async def find_version(call: Call) -> Response:
 async def post_schema(call: Call) -> Response:
     """Register a schema. If an equal schema exists, return its version."""
     topic = _topic(call)
-    call.require_produce(topic)
+    await call.require_produce(topic)
     existing_namespace(call, topic.namespace)
     schema = await _given_schema(call)
     version = await call.broker.broker_context.schemas.register(topic, schema, await _strategy(call, topic))
@@ -124,7 +124,7 @@ async def post_schema(call: Call) -> Response:
 async def delete_schema(call: Call) -> Response:
     """Delete all schema versions. Later versions continue the numbering; with `force=true` the numbering restarts."""
     topic = _topic(call)
-    call.require_topic_admin(topic)
+    await call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
     if call.flag("force"):
         await call.broker.broker_context.schemas.drop(topic.partitioned_name)
@@ -137,7 +137,7 @@ async def check_compatibility(call: Call) -> Response:
     reason.
     """
     topic = _topic(call)
-    call.require_topic_admin(topic)
+    await call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
     schema, strategy = await _given_schema(call), await _strategy(call, topic)
     try:
@@ -158,9 +158,9 @@ def _topic(call: Call) -> TopicName:
         raise AdminError(412, f"Topic name is not valid: {error}") from error
 
 
-def _readable_topic(call: Call) -> TopicName:
+async def _readable_topic(call: Call) -> TopicName:
     topic = _topic(call)
-    call.require_lookup(topic)
+    await call.require_lookup(topic)
     return topic
 
 

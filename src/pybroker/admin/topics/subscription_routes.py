@@ -56,7 +56,7 @@ def routes() -> list[Route]:
 
 
 async def list_subscriptions(call: Call) -> Response:
-    call.require_consume(call.topic_name(), "")
+    await call.require_consume(call.topic_name(), "")
     found: dict[str, None] = {}
     for name in topics_of(call, call.topic_name()):
         if (owner := await other_owner(call, name)) is not None:
@@ -73,7 +73,7 @@ async def create_subscription(call: Call) -> Response:
     On a partitioned topic, the subscription is created on all partitions without it; 409 if all partitions have it.
     """
     name, subscription = call.topic_name(), call.name("subscription")
-    call.require_consume(name, subscription)
+    await call.require_consume(name, subscription)
     if not name.is_persistent:
         raise AdminError(400, "Create subscription on non-persistent topic can only be done through client")
     namespace_of_topics(call, name.namespace)
@@ -143,7 +143,7 @@ async def get_properties(call: Call) -> Response:
 
 async def set_properties(call: Call) -> Response:
     """Replace the properties with the properties in the body."""
-    call.require_consume(call.topic_name(), call.name("subscription"))
+    await call.require_consume(call.topic_name(), call.name("subscription"))
     properties = await call.optional_json(dict[str, str]) or {}
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
@@ -166,7 +166,7 @@ async def get_replicated(call: Call) -> Response:
 
 
 async def set_replicated(call: Call) -> Response:
-    require_persistent_subscription(call, "Replication of a subscription")
+    await require_persistent_subscription(call, "Replication of a subscription")
     is_replicated = await call.optional_json(bool)
     if is_replicated is None:
         raise BadBody("the request needs a JSON body: true or false")
@@ -182,7 +182,7 @@ async def analyze(call: Call) -> Response:
     """Count the entries and messages of the backlog, and the verdicts of entry filters. Starts at the message id in the
     body, or at the mark-delete position.
     """
-    require_persistent_subscription(call, "Analyze backlog")
+    await require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())
     start = await call.optional_place()
     subscription = await existing_subscription(call)

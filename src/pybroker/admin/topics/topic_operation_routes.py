@@ -58,7 +58,7 @@ def routes() -> list[Route]:
 async def unload(call: Call) -> Response:
     """Close the topic, if it is loaded. Clients reconnect, and unacknowledged messages are redelivered."""
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     namespace_of_topics(call, name.namespace)
     topics = topics_of(call, name)
     missing = [each for each in topics if not await _unloaded(call, each)]
@@ -88,7 +88,7 @@ async def _unloaded(call: Call, name: TopicName) -> bool:
 
 
 async def get_internal_stats(call: Call) -> Response:
-    call.require_lookup(call.topic_name())
+    await call.require_lookup(call.topic_name())
     topic = await existing_any_topic(call)
     return json_response(await shown_stats(topic, with_metadata=call.flag("metadata")))
 
@@ -96,7 +96,7 @@ async def get_internal_stats(call: Call) -> Response:
 async def get_internal_info(call: Call) -> Response:
     """Return the stored metadata of the managed ledger; for a partitioned topic, of each partition."""
     name = call.topic_name()
-    call.require_lookup(name)
+    await call.require_lookup(name)
     require_persistent(call, "Get internal info")
     names = topics_of(call, name)
     if names == [name]:
@@ -113,7 +113,7 @@ async def get_internal_info(call: Call) -> Response:
 async def get_backlog(call: Call) -> Response:
     """Return the backlog in entries and bytes, for old tools."""
     name = call.topic_name()
-    call.require_lookup(name)
+    await call.require_lookup(name)
     require_persistent(call, "Get backlog")
     topics = [await existing_topic(call, each) for each in topics_of(call, name)]
     broker_name = urlsplit(call.broker.presence.addresses.resolve(None).broker_url).hostname or ""
@@ -123,7 +123,7 @@ async def get_backlog(call: Call) -> Response:
 async def get_backlog_size(call: Call) -> Response:
     """Return the size in bytes of all messages after the message in the body."""
     name = call.topic_name()
-    call.require_consume(name, "")
+    await call.require_consume(name, "")
     require_persistent(call, "Get backlog size")
     require_not_partitioned(call, name)
     topic = await existing_topic(call)
@@ -138,7 +138,7 @@ async def get_backlog_size(call: Call) -> Response:
 async def terminate(call: Call) -> Response:
     """Terminate the topic, which then accepts no more messages. Return the id of the last message."""
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     if not name.is_persistent:
         raise AdminError(406, "Need to provide a persistent topic name")
     require_not_partitioned(call, name)
@@ -148,7 +148,7 @@ async def terminate(call: Call) -> Response:
 async def terminate_partitions(call: Call) -> Response:
     """Terminate every partition. Return the id of the last message of each partition."""
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     names = topics_of(call, name)
     if names == [name]:
         raise AdminError(405, f"Topic {name} is not partitioned: terminate it with POST .../terminate")
@@ -166,7 +166,7 @@ async def _terminated(call: Call, name: TopicName) -> object:
 async def trim(call: Call) -> Response:
     """Delete closed ledgers that are no longer needed, without waiting for the next maintenance run."""
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     require_persistent(call, "Trim")
 
     async def act(topic: Topic) -> None:
@@ -178,7 +178,7 @@ async def trim(call: Call) -> Response:
 
 async def truncate(call: Call) -> Response:
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     require_persistent(call, "Truncate", 412)
     await on_each_topic(call, Topic.truncate)
     return no_content()
@@ -197,7 +197,7 @@ class _LongRunning(msgspec.Struct):
 
 async def get_compaction(call: Call) -> Response:
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     require_persistent(call, "Compaction")
     compaction = (await existing_topic(call)).compaction
     return json_response(_LongRunning(compaction.status, compaction.last_error))
@@ -205,7 +205,7 @@ async def get_compaction(call: Call) -> Response:
 
 async def compact(call: Call) -> Response:
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     require_persistent(call, "Compaction")
     await on_each_topic(call, _compact)
     return no_content()
@@ -218,7 +218,7 @@ async def _compact(topic: Topic) -> None:
 
 async def get_offload(call: Call) -> Response:
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     require_persistent(call, "Offload")
     topic = await existing_topic(call)
     return json_response(
@@ -229,7 +229,7 @@ async def get_offload(call: Call) -> Response:
 async def offload(call: Call) -> Response:
     """Start an offload in the background. It fails without tiered storage; the offload status reports the failure."""
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     require_persistent(call, "Offload")
     if await call.optional_json(ResetCursorData) is None:
         raise AdminError(400, "messageId is null")

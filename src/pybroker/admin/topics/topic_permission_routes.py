@@ -129,7 +129,7 @@ async def _topics_of_one_namespace(call: Call, texts: Sequence[str]) -> list[Top
 
 
 async def _changeable(call: Call, topic: TopicName) -> TopicName:
-    call.require_topic_admin(topic)
+    await call.require_topic_admin(topic)
     existing_tenant(call, topic.tenant)
     may_be_missing = call.config.allow_acl_changes_on_non_existent_topics
     has_namespace = call.resources.namespace(topic.namespace) is not None

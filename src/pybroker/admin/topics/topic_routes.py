@@ -39,7 +39,7 @@ def routes() -> list[Route]:
 async def list_topics(call: Call) -> Response:
     """List topics and partitions of a namespace; with `bundle`, only of this bundle."""
     domain, namespace = call.domain(), call.namespace_name()
-    call.require_list_topics(namespace)
+    await call.require_list_topics(namespace)
     policies = existing_namespace(call, namespace)
     names = await listed_everywhere(call, namespace, domain, include_system=call.flag("includeSystemTopic"))
     asked = call.query("bundle")
@@ -52,7 +52,7 @@ async def list_topics(call: Call) -> Response:
 
 async def list_non_persistent_in_bundle(call: Call) -> Response:
     namespace = call.namespace_name()
-    call.require_list_topics(namespace)
+    await call.require_list_topics(namespace)
     bundle = checked_bundle(call.name("bundle"), existing_namespace(call, namespace).bundles.boundaries)
     ownership = call.broker.ownership
     if ownership is not None:
@@ -66,7 +66,7 @@ async def list_non_persistent_in_bundle(call: Call) -> Response:
 
 
 async def create_topic(call: Call) -> Response:
-    name = creatable_topic(call)
+    name = await creatable_topic(call)
     properties = await call.optional_json(dict[str, str]) or {}
     try:
         await call.broker.making.create(name, properties)
@@ -77,7 +77,7 @@ async def create_topic(call: Call) -> Response:
 
 async def delete_topic(call: Call) -> Response:
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    await call.require_namespace_admin(name.namespace)
     if is_transaction_internal(name):
         raise AdminError(405, f"Topic {name} cannot be deleted: it stores the state of transactions")
     if call.broker.partitioned.get(name) is not None:
@@ -96,7 +96,7 @@ async def delete_topic(call: Call) -> Response:
 
 async def get_properties(call: Call) -> Response:
     name = call.topic_name()
-    call.require_lookup(name)
+    await call.require_lookup(name)
     _require_persistent(name)
     namespace_of_topics(call, name.namespace)
     metadata = call.broker.partitioned.get(name)
@@ -108,19 +108,19 @@ async def get_properties(call: Call) -> Response:
 
 async def set_properties(call: Call) -> Response:
     """Add the properties in the body to the existing properties."""
-    name = _changeable_topic(call)
+    name = await _changeable_topic(call)
     await _change_properties(call, name, await call.optional_json(dict[str, str]) or {}, removed=None)
     return no_content()
 
 
 async def delete_property(call: Call) -> Response:
-    await _change_properties(call, _changeable_topic(call), {}, removed=call.query("key"))
+    await _change_properties(call, await _changeable_topic(call), {}, removed=call.query("key"))
     return no_content()
 
 
-def _changeable_topic(call: Call) -> TopicName:
+async def _changeable_topic(call: Call) -> TopicName:
     name = call.topic_name()
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     _require_persistent(name)
     namespace_of_topics(call, name.namespace)
     return name
@@ -143,12 +143,12 @@ async def _change_properties(call: Call, name: TopicName, added: dict[str, str],
     await topic.ledger.document.change_properties(changes)
 
 
-def creatable_topic(call: Call) -> TopicName:
+async def creatable_topic(call: Call) -> TopicName:
     """Return the topic in the path. Raises AdminError if the role may not create it, TopicNotFound if its namespace is
     missing.
     """
     name = call.topic_name()
-    call.require_namespace_admin(name.namespace)
+    await call.require_namespace_admin(name.namespace)
     if call.resources.namespace(name.namespace) is None:  # waits for a running namespace deletion
         raise TopicNotFound("Namespace not found")
     if is_transaction_internal(name):

@@ -27,7 +27,7 @@ def routes() -> list[Route]:
 
 async def _topic(call: Call) -> Topic:
     name = call.topic_name_of(PERSISTENT)
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     require_enabled(call)
     return await existing_topic(call, name)
 

@@ -80,7 +80,7 @@ def txn_id_of(call: Call) -> TxnId:
 async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
     txn_id = txn_id_of(call)
     try:
-        call.require_superuser()
+        await call.require_superuser()
     except AdminError:
         try:
             found = await call.broker.transactions.listed_transaction(txn_id)
@@ -95,7 +95,7 @@ async def _transaction(call: Call) -> tuple[Coordinator, Transaction]:
 
 async def list_coordinators(call: Call) -> Response:
     """List the transaction coordinators with the brokers that run them. A coordinator starts when its first client connects."""
-    call.require_superuser()
+    await call.require_superuser()
     require_enabled(call)
     own = call.broker.presence.addresses.resolve(None)
     urls = [own if owner is None else owner.urls for owner in await coordinator_owners(call, may_assign=True)]
@@ -104,7 +104,7 @@ async def list_coordinators(call: Call) -> Response:
 
 async def get_coordinator_stats(call: Call) -> Response:
     """Return statistics of the coordinator `coordinatorId`; without it, of all started coordinators of the cluster by id."""
-    call.require_superuser()
+    await call.require_superuser()
     require_enabled(call)
     asked = _asked_coordinators(call)
     if isinstance(asked, list):
@@ -116,7 +116,7 @@ async def get_coordinator_stats(call: Call) -> Response:
 
 async def get_coordinator_internal_stats(call: Call) -> Response:
     """Return the internal statistics of the managed ledger that stores a coordinator's log."""
-    call.require_superuser()
+    await call.require_superuser()
     require_enabled(call)
     coordinator = found_coordinator(call, call.integer("coordinator"))
     await coordinator.ready()
@@ -139,12 +139,12 @@ async def get_transaction_metadata(call: Call) -> Response:
     """
     require_enabled(call)
     coordinator, transaction = await call.broker.transactions.listed_transaction(txn_id_of(call))
-    return json_response(_shown(call, coordinator, transaction))
+    with_own = await call.broker.broker_context.authorization.may_use(transaction.owner, call.principal)
+    return json_response(_shown(call, coordinator, transaction, with_own=with_own))
 
 
-def _shown(call: Call, coordinator: Coordinator, transaction: Transaction) -> dict[str, Any]:
+def _shown(call: Call, coordinator: Coordinator, transaction: Transaction, *, with_own: bool) -> dict[str, Any]:
     now_ms = call.runtime.clock.wall_ms()
-    with_own = call.broker.broker_context.authorization.may_use(transaction.owner, call.principal)
     loaded = call.broker.loaded.persistent.get
     return transaction_metadata(coordinator, transaction, now_ms, loaded, with_own=with_own)
 
@@ -153,7 +153,7 @@ async def list_slow_transactions(call: Call) -> Response:
     """List transactions that have been open, or ending, for at least the given milliseconds, oldest first. Without
     `coordinatorId`, the list covers all coordinators of the cluster.
     """
-    call.require_superuser()
+    await call.require_superuser()
     require_enabled(call)
     least_ms = call.integer("milliseconds")
     asked = _asked_coordinators(call)
@@ -173,7 +173,7 @@ async def list_slow_transactions(call: Call) -> Response:
     shown: dict[str, Any] = {}
     room = MAX_SLOW_PARTICIPANTS
     for _, coordinator, transaction in found[:MAX_SLOW]:
-        shown[str(transaction.id)] = _shown(call, coordinator, transaction)
+        shown[str(transaction.id)] = _shown(call, coordinator, transaction, with_own=True)
         room -= transaction.participants
         if room <= 0:
             break
@@ -186,7 +186,7 @@ async def list_slow_transactions(call: Call) -> Response:
 
 async def grow_coordinators(call: Call) -> Response:
     """Increase the number of coordinators. 406 if the new number is not higher."""
-    call.require_superuser()
+    await call.require_superuser()
     require_enabled(call)
     await call.broker.transactions.grow(await call.json(int))
     return no_content()

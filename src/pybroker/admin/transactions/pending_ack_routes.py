@@ -39,7 +39,7 @@ def routes() -> list[Route]:
 
 async def _found(call: Call) -> tuple[Topic, CursorState]:
     name = call.topic_name_of(PERSISTENT)
-    call.require_topic_admin(name)
+    await call.require_topic_admin(name)
     require_enabled(call)
     topic = await existing_topic(call, name)
     return topic, subscription_of(topic, call.name("subscription")).cursor.state

@@ -22,7 +22,6 @@ from pybroker.admin.calls.queries import Query
 from pybroker.admin.calls.routing import route
 from pybroker.admin.transactions.coordinator_routes import BASE, require_enabled
 from pybroker.errors import AdminError, TransactionCoordinatorNotFound
-from pybroker.runtime.time_slices import in_slices
 from pybroker.transactions.sinks import MAX_BATCH, MAX_NAME, Asking, Label, home_of
 
 if TYPE_CHECKING:
@@ -122,10 +121,10 @@ def _require_batch(batch: int) -> None:
         raise AdminError(412, f"The field batch of the request body is {batch}; it must be from 0 to {MAX_BATCH}")
 
 
-def _asking(call: Call) -> Asking:
+async def _asking(call: Call) -> Asking:
     authorization = call.broker.broker_context.authorization
     owner = call.role if authorization.enabled else None
-    return Asking(owner, authorization.may_all(call.principal), call.holder)
+    return Asking(owner, await authorization.may_all(call.principal), call.holder)
 
 
 async def _coordinator(call: Call, sink: str) -> Coordinator:
@@ -135,7 +134,7 @@ async def _coordinator(call: Call, sink: str) -> Coordinator:
     coordinator = await call.broker.transactions.of_sink(sink)
     if coordinator.state.marks.get(sink) is None:
         authorization = call.broker.broker_context.authorization
-        if not await in_slices(authorization.may_produce_somewhere(call.principal), call.runtime.clock):
+        if not await authorization.may_produce_somewhere(call.principal):
             raise AdminError(
                 403,
                 f"Cannot create the sink {sink}: role {call.role!r} has no permission to produce to a topic. "
@@ -146,7 +145,7 @@ async def _coordinator(call: Call, sink: str) -> Coordinator:
 
 async def list_sinks(call: Call) -> Response:
     """List sinks by name, starting after the name `after`, at most 1,000 per response."""
-    call.require_superuser()
+    await call.require_superuser()
     require_enabled(call)
     after = call.query("after") or ""
     found: dict[str, Coordinator] = {}
@@ -173,7 +172,7 @@ async def _existing(call: Call, sink: str) -> Coordinator:
     mark, opened = state.marks.get(sink), state.of_sink(sink)
     if mark is None and not opened:
         raise _not_found(sink)
-    asking = _asking(call)
+    asking = await _asking(call)
     if not (asking.may(mark.owner) if mark is not None else any(asking.may(each.owner) for each in opened)):
         raise AdminError(403, f"The sink {sink} belongs to another role: use another sink name")
     return coordinator
@@ -237,7 +236,7 @@ async def open_transaction(call: Call) -> Response:
     require_enabled(call)
     label = _label(sink, body.batch, body.writer, body.run)
     coordinator = await _coordinator(call, sink)
-    asking = _asking(call)
+    asking = await _asking(call)
     txn = await coordinator.open_of_sink(label, asking, body.timeoutMillis, takes_over=body.takeOver)
     if txn is None:
         return json_response({"isCommitted": True})
@@ -262,7 +261,7 @@ async def commit(call: Call) -> Response:
                 "in transactions that are opened for this sink",
             )
     leasts = [least for _, least in body.transactions]
-    is_new = await coordinator.commit_together(label, leasts, _asking(call), takes_over=body.takeOver)
+    is_new = await coordinator.commit_together(label, leasts, await _asking(call), takes_over=body.takeOver)
     response = json_response({"isRepeat": not is_new, "batch": label.batch})
     try:
         async with asyncio.timeout(END_WAIT_S):
@@ -281,10 +280,10 @@ async def abort(call: Call) -> Response:
         _require_batch(body.batch)
     coordinator = await _existing(call, sink)
     up_to = MAX_BATCH if body.batch is None else body.batch
-    left = len(coordinator.state.left_open(sink, up_to, _asking(call)))
+    left = len(coordinator.state.left_open(sink, up_to, await _asking(call)))
     try:
         async with asyncio.timeout(END_WAIT_S):
-            left = await coordinator.abort_of_sink(sink, up_to, _asking(call))
+            left = await coordinator.abort_of_sink(sink, up_to, await _asking(call))
     except TimeoutError:
         response = json_response({"aborted": left})
         response.status_code = 202

@@ -158,8 +158,8 @@ def position_in_pending_ack(state: CursorState, position: Position, batch_index:
     """Return `positionStatsInPendingAck` for an entry, or for one message of its batch: whether an open transaction has
     acknowledged it.
 
-    A transaction's cumulative acknowledgement includes earlier entries. The batch size is known only if a part of the
-    batch is acknowledged.
+    A transaction's cumulative acknowledgement includes earlier entries. The number of messages in
+    the batch is known only if a part of the batch is acknowledged; otherwise any batch index is accepted.
     """
     if position <= state.mark_delete_position:
         return "MarkDelete"

@@ -1,4 +1,4 @@
-"""Download of a small JSON document over HTTP, without a thread.
+"""Small JSON documents over HTTP, without a thread: a download, or the answer to a form.
 
 Limits: time, size of the document and of the header. Redirects are not followed, because the address is configured or
 comes from a document of the identity provider. Proxies are not supported.
@@ -40,7 +40,25 @@ class Response(NamedTuple):
 
 async def download_json(url: str, limits: DownloadLimits, tls: ssl.SSLContext) -> dict[str, object]:
     """Return the JSON object at `url`, which is valid according to `url_problem`. Raises DownloadFailed."""
-    response = await _download(url, limits, tls)
+    return _json_object(url, await _download(url, limits, tls, None))
+
+
+async def post_form(
+    url: str, form: str, authorization: str, limits: DownloadLimits, tls: ssl.SSLContext
+) -> dict[str, object]:
+    """Send the URL-encoded `form` and return the JSON object of the answer. Raises DownloadFailed, whose text contains
+    nothing of the form.
+    """
+    return _json_object(url, await _download(url, limits, tls, _Form(form.encode(), authorization)))
+
+
+class _Form(NamedTuple):
+    content: bytes
+    authorization: str
+    """The header Authorization; empty: none."""
+
+
+def _json_object(url: str, response: Response) -> dict[str, object]:
     try:
         found = json.loads(response.body)
     except (ValueError, RecursionError):
@@ -67,7 +85,7 @@ def url_problem(url: str, *, requires_https: bool) -> str:
     return ""
 
 
-async def _download(url: str, limits: DownloadLimits, tls: ssl.SSLContext) -> Response:
+async def _download(url: str, limits: DownloadLimits, tls: ssl.SSLContext, form: _Form | None) -> Response:
     parts = urlsplit(url)
     is_secure = parts.scheme == "https"
     port = parts.port or (443 if is_secure else 80)
@@ -87,7 +105,7 @@ async def _download(url: str, limits: DownloadLimits, tls: ssl.SSLContext) -> Re
     try:
         async with asyncio.timeout(limits.response_s):
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            return await _exchange(url, target, parts.netloc, reader, writer)
+            return await _exchange(url, _Request(target, parts.netloc, form), reader, writer)
     except TimeoutError:
         raise DownloadFailed(f"{url}: no complete response within {limits.response_s:g} s") from None
     except h11.RemoteProtocolError as error:
@@ -98,19 +116,39 @@ async def _download(url: str, limits: DownloadLimits, tls: ssl.SSLContext) -> Re
         writer.transport.abort()  # a graceful end of TLS would wait for the server
 
 
+class _Request(NamedTuple):
+    target: str
+    host: str
+    form: _Form | None
+
+    def write(self, connection: h11.Connection) -> bytes:
+        """Return the bytes of the request."""
+        headers = [
+            ("host", self.host),
+            ("accept", "application/json, application/jwk-set+json"),
+            ("accept-encoding", "identity"),
+            ("user-agent", "pybroker"),
+            ("connection", "close"),
+        ]
+        form = self.form
+        if form is not None:
+            headers += [
+                ("content-type", "application/x-www-form-urlencoded"),
+                ("content-length", str(len(form.content))),
+            ]
+            headers += [("authorization", form.authorization)] if form.authorization else []
+        method = "GET" if form is None else "POST"
+        data = connection.send(h11.Request(method=method, target=self.target, headers=headers)) or b""
+        if form is not None:
+            data += connection.send(h11.Data(data=form.content)) or b""
+        return data + (connection.send(h11.EndOfMessage()) or b"")
+
+
 async def _exchange(
-    url: str, target: str, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    url: str, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> Response:
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEADER_BYTES)
-    headers = [
-        ("host", host),
-        ("accept", "application/json, application/jwk-set+json"),
-        ("accept-encoding", "identity"),
-        ("user-agent", "pybroker"),
-        ("connection", "close"),
-    ]
-    writer.write(connection.send(h11.Request(method="GET", target=target, headers=headers)) or b"")
-    writer.write(connection.send(h11.EndOfMessage()) or b"")
+    writer.write(request.write(connection))
     content_type = ""
     body = bytearray()
     while True:

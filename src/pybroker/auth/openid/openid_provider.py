@@ -51,7 +51,7 @@ class OpenIdProvider(AuthenticationProvider):
         limits = DownloadLimits(
             config.open_id_http_connection_timeout_millis / 1000, config.open_id_http_read_timeout_millis / 1000
         )
-        download = partial(download_json, limits=limits, tls=_tls_context(config))
+        download = partial(download_json, limits=limits, tls=tls_context(config))
         problem = partial(url_problem, requires_https=config.open_id_require_issuers_use_https)
         self._issuers = {
             issuer: IssuerKeys(issuer, times, problem, download, environment.clock, self._tasks)
@@ -179,7 +179,8 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError(*problems)
 
 
-def _tls_context(config: BrokerConfig) -> ssl.SSLContext:
+def tls_context(config: BrokerConfig) -> ssl.SSLContext:
+    """Return the TLS settings for connections to identity providers. Raises ConfigError."""
     path = config.open_id_token_issuer_trust_certs_file_path
     try:
         return ssl.create_default_context(cafile=path or None)

@@ -55,7 +55,9 @@ def decode_pulsar_info(path: str, value: bytes) -> PulsarInfo:
     try:
         return PulsarInfo.FromString(plain(path, value))
     except DecodeError as error:
-        raise StoreError(f"the metadata of {path} is damaged: {error}") from error
+        raise StoreError(
+            f"the document {path} in the metadata store, the ledger list of a topic, is damaged: {error}. Restore a backup"
+        ) from error
 
 
 def decode_extras(path: str, value: bytes) -> Extras | None:

@@ -22,8 +22,10 @@ class Pumped(ABC):
     is_queued = False
 
     @abstractmethod
-    def pump(self, deadline_ms: float) -> bool:
-        """Dispatch entries until `deadline_ms`. Return whether more entries can be dispatched."""
+    def pump(self, now_ms: float, deadline_ms: float) -> bool:
+        """Dispatch entries until `deadline_ms`. Return whether more entries can be dispatched. `now_ms` is the start of
+        the callback; both by the monotonic clock.
+        """
 
     @abstractmethod
     def failed(self, bug: Exception) -> None:
@@ -55,7 +57,8 @@ class PumpList:
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        deadline_ms = self._clock.monotonic_ms() + TURN_BUDGET_MS
+        now_ms = self._clock.monotonic_ms()
+        deadline_ms = now_ms + TURN_BUDGET_MS
         queue = self._queue
         if self.may_dispatch is not None and not self.may_dispatch():
             for pumped in queue:
@@ -66,7 +69,7 @@ class PumpList:
             pumped = queue[0]
             has_more = False
             try:
-                has_more = pumped.pump(deadline_ms)
+                has_more = pumped.pump(now_ms, deadline_ms)
             except Exception as bug:  # noqa: BLE001  (a fault boundary)
                 pumped.failed(bug)
             queue.popleft()
@@ -74,7 +77,7 @@ class PumpList:
             if has_more:
                 pumped.is_queued = True
                 queue.append(pumped)
-            if self._clock.monotonic_ms() >= deadline_ms:
+            if queue and self._clock.monotonic_ms() >= deadline_ms:
                 break
         if queue:
             self._loop.call_soon(self._run)

@@ -61,6 +61,10 @@ class DelayedDelivery(Stage):
         self._has_changed = False  # cached for the check at each acknowledgement
         self._memory = topic.runtime.memory
         self._counted_bytes = 0
+        self.is_restored = self._storage.is_restored
+        """Whether the index is complete; if not, call `restore`."""
+        self.is_in_use = False
+        """Whether entries are delayed, or memory is counted for them. If not, reads need not ask for delayed entries."""
 
     @property
     def is_full(self) -> bool:
@@ -68,6 +72,11 @@ class DelayedDelivery(Stage):
         return self._counted_bytes > 0 and self._memory.delays.stops(self)
 
     def _count(self) -> None:
+        """Report the memory of the index. Called after each change of the index."""
+        self._count_bytes()
+        self.is_in_use = bool(self._index) or self._counted_bytes > 0
+
+    def _count_bytes(self) -> None:
         entries = 0 if self._storage.is_closed else len(self._index)
         size_bytes = ENTRY_BYTES * entries + NEWEST_BYTES * min(entries, RUN_ENTRIES)
         size_bytes += 0 if self._storage.is_closed else CHANGED_BYTES * len(self._changed)
@@ -80,10 +89,6 @@ class DelayedDelivery(Stage):
             for other in memory.delays.freed():
                 assert isinstance(other, DelayedDelivery)
                 other.wake()
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._index and not self._counted_bytes
 
     @property
     def entry_count(self) -> int:
@@ -258,9 +263,9 @@ class DelayedDelivery(Stage):
 
     def restore(self, deadline_ms: float) -> bool:
         """Continue reading the stored index until `deadline_ms`. Return whether the index is complete."""
-        if self._storage.is_restored or not self.serves_several:
+        if self.is_restored or not self.serves_several:
             return True
-        is_complete = self._storage.restore(deadline_ms)
+        is_complete = self.is_restored = self._storage.restore(deadline_ms)
         self._has_changed = bool(self._changed)
         self._count()
         if is_complete:

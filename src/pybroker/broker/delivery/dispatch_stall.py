@@ -5,26 +5,20 @@ Repeated unsuccessful attempts for the same reason do not change the time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pybroker.dispatch.blocked_reasons import BlockedReason
-
-if TYPE_CHECKING:
-    from pybroker.runtime.clock import Clock
 
 
 class DispatchStall:
     """Recorder of the current stall of one subscription."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, now_ms: float) -> None:
         self.reason = BlockedReason.NO_CONSUMER
-        self.since_ms = clock.monotonic_ms()
+        self.since_ms = now_ms
         """Start of the stall by the monotonic clock."""
         self.has_moved = False
         """Whether entries were delivered since the last stop; set by the subscription."""
-        self._clock = clock
 
-    def stopped_at(self, reason: BlockedReason) -> None:
+    def stopped_at(self, reason: BlockedReason, now_ms: float) -> None:
         if self.has_moved or reason is not self.reason:
             self.has_moved = False
-            self.reason, self.since_ms = reason, self._clock.monotonic_ms()
+            self.reason, self.since_ms = reason, now_ms

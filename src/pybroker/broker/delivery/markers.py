@@ -6,7 +6,6 @@ messages belong to aborted transactions.
 
 from __future__ import annotations
 
-from pybroker.broker.delivery.entry_kinds import EntryKinds
 from pybroker.broker.delivery.stages import PassOver, Stage
 from pybroker.dispatch.dispatcher import AssignInput, Dispatcher, ReadPlan
 from pybroker.managed_ledger.max_read_position import ReadLimit
@@ -16,8 +15,7 @@ from pybroker.wire import entry_columns
 class Markers(Stage):
     """Removes markers and aborted messages from entries that were read."""
 
-    def __init__(self, kinds: EntryKinds, read_limit: ReadLimit, pass_over: PassOver) -> None:
-        self._kinds = kinds
+    def __init__(self, read_limit: ReadLimit, pass_over: PassOver) -> None:
         self._read_limit = read_limit
         self._pass_over = pass_over
 
@@ -29,8 +27,6 @@ class Markers(Stage):
             entries = entries.rows([index for index, each in enumerate(entries.entry_ids) if each not in hidden])
             if not entries.entry_ids:
                 return entries
-        if not self._kinds.may_hold_markers(entries.ledger_id, entries.entry_ids[0]):
-            return entries
         are_markers = entry_columns.markers(entries.payloads)
         if not any(are_markers):
             return entries

@@ -24,7 +24,7 @@ from pybroker.broker.delivery.reads import failed_reads
 from pybroker.broker.delivery.reads.compacted_reads import CompactedReads
 from pybroker.broker.delivery.reads.entry_reads import AT_END, NO_MEMORY, STATE_TOO_LARGE, EntryReads
 from pybroker.broker.delivery.reads.failed_reads import FailedReads
-from pybroker.broker.delivery.stages import Stage
+from pybroker.broker.delivery.stages import CHUNKS, KEY_HASHES, Stage
 from pybroker.broker.delivery.subscription_base import SubscriptionBase
 from pybroker.broker.delivery.subscription_transactions import SubscriptionTransactions
 from pybroker.dispatch.blocked_reasons import BlockedReason, Stall
@@ -36,7 +36,6 @@ from pybroker.ledgers.ledger_store import EntryRun
 from pybroker.managed_ledger.managed_cursor import ManagedCursor
 from pybroker.model.position import Position
 from pybroker.runtime import logs
-from pybroker.wire import entry_columns
 
 if TYPE_CHECKING:
     from pybroker.broker.context.topic_context import TopicContext
@@ -85,16 +84,18 @@ class Subscription(SubscriptionBase, Pumped):
         self._is_reading = False
         self.is_resetting = False
         self.failed_reads = FailedReads(topic, name)
-        self._stall = DispatchStall(topic.runtime.clock)
+        self._stall = DispatchStall(topic.runtime.clock.monotonic_ms())
         self._is_waking_soon = False
         self._draining_hashes_cleared_before = 0  # counted by earlier dispatchers
         self.throttle = throttle_of(self, cursor, None)
-        self._markers = Markers(kinds, cursor.ledger.read_limit, self._pass_over)
+        self._markers = Markers(cursor.ledger.read_limit, self._pass_over)
         self.transactions = SubscriptionTransactions(
-            topic, name, cursor, self.settle, lambda: self.dispatcher, self._apply
+            topic, name, cursor, self.settle, lambda: self.dispatcher, self._apply, self.compose_stages
         )
         self.filters = self._filter_chain()
-        self._stages = self._row_of_stages()
+        self._stages: tuple[Stage, ...] = ()
+        self._stages_of_earlier: tuple[Stage, ...] = ()  # of entries that were stored before the topic was loaded
+        self.compose_stages()
 
     @property
     def type_name(self) -> str:
@@ -112,15 +113,34 @@ class Subscription(SubscriptionBase, Pumped):
         chain, before = self._filter_chain(), self.filters
         if (chain and chain.filters) != (before and before.filters):
             self.filters = chain
-            self._stages = self._row_of_stages()
+            self.compose_stages()
             self.wake()  # The new filters may accept entries that the previous filters deferred.
 
     def _filter_chain(self) -> FilterChain | None:
         filters = self.topic.entry_filters
         return FilterChain(self, filters, self.cursor, self._pass_over) if filters else None
 
-    def _row_of_stages(self) -> tuple[Stage, ...]:
-        return (self._markers, self.transactions, self.delayed, *(() if self.filters is None else (self.filters,)))
+    def compose_stages(self) -> None:
+        """Choose the steps of dispatching that entries need. Called when the first entry of a kind was published, at
+        the first pending transaction ack, and after a change of the dispatcher or the filters.
+        """
+        kinds, dispatcher = self.kinds, self.dispatcher
+        stages: list[Stage] = []
+        if self.transactions.is_in_use:
+            stages.append(self.transactions)
+        if self.delayed.serves_several:
+            stages.append(self.delayed)
+        if self.filters is not None:
+            stages.append(self.filters)
+        if dispatcher is not None and dispatcher.needs_key_hashes:
+            stages.append(KEY_HASHES)
+        chunks = (CHUNKS,) if dispatcher is not None and dispatcher.keeps_chunks_together else ()
+        self._stages_of_earlier = (self._markers, *stages, *chunks)
+        self._stages = (
+            *((self._markers,) if kinds.has_markers else ()),
+            *stages,
+            *(chunks if kinds.has_chunks else ()),
+        )
 
     def rates_changed(self) -> None:
         self.throttle = throttle_of(self, self.cursor, self.throttle)
@@ -220,9 +240,10 @@ class Subscription(SubscriptionBase, Pumped):
             self._draining_hashes_cleared_before = self.draining_hashes_cleared_total
             self.dispatcher = dispatcher
             self.delayed.serves_several = dispatcher.individual is not None
+            self.compose_stages()
         self.consumers.append(consumer)
         if self._stall.reason is BlockedReason.NO_CONSUMER:
-            self._stall.stopped_at(BlockedReason.CONSUMERS)  # It has no permits yet.
+            self._stopped_at(BlockedReason.CONSUMERS)  # It has no permits yet.
         self.cursor.reader = self.consumers[0].peer
         self.last_active_ms = dispatcher.now_ms
         self._apply(redelivery)
@@ -236,7 +257,7 @@ class Subscription(SubscriptionBase, Pumped):
         self._apply(self.dispatcher.remove_consumer(consumer.state))
         self._look_ahead.update(self.dispatcher)
         if not self.consumers:
-            self._stall.stopped_at(BlockedReason.NO_CONSUMER)
+            self._stopped_at(BlockedReason.NO_CONSUMER)
         self.drop_if_unused()
 
     def release_memory(self) -> None:
@@ -380,20 +401,24 @@ class Subscription(SubscriptionBase, Pumped):
         logs.error("dispatch.failed", topic=self.topic.name, subscription=self.name, exc_info=bug)
         self.topic.fail(bug)
 
-    def pump(self, deadline_ms: float) -> bool:
+    def pump(self, now_ms: float, deadline_ms: float) -> bool:
         """Dispatch until no entry can be sent or the deadline is reached. Return True if the deadline was reached."""
         blocked_reason = self._dispatch(deadline_ms)
-        self._look_ahead.update(self.dispatcher)
+        if self._look_ahead.told_bytes or (self.dispatcher is not None and self.dispatcher.looks_ahead):
+            self._look_ahead.update(self.dispatcher)
         if blocked_reason is None:
             return True
-        self._stall.stopped_at(blocked_reason)
+        self._stall.stopped_at(blocked_reason, now_ms)
         return False
+
+    def _stopped_at(self, blocked_reason: BlockedReason) -> None:
+        self._stall.stopped_at(blocked_reason, self.runtime.clock.monotonic_ms())
 
     def _dispatch(self, deadline_ms: float) -> BlockedReason | None:
         dispatcher = self.dispatcher
-        clock = self.runtime.clock
-        if not self.delayed.restore(deadline_ms):
+        if not self.delayed.is_restored and not self.delayed.restore(deadline_ms):
             return None
+        is_at_end = False
         while True:
             blocked_reason = self._blocked_reason()
             if blocked_reason is not None:
@@ -402,23 +427,21 @@ class Subscription(SubscriptionBase, Pumped):
             plan = dispatcher.next_read()
             if plan is None:
                 return BlockedReason.CONSUMERS
+            if is_at_end and plan.replay is None:
+                return BlockedReason.AT_END
             blocked_reason = self._carry_out(plan, dispatcher)
             if blocked_reason is not None:
                 return blocked_reason
-            if clock.monotonic_ms() >= deadline_ms:
+            is_at_end = plan.replay is None and not dispatcher.looks_ahead and self.reads.is_at_end
+            if not is_at_end and self.runtime.clock.monotonic_ms() >= deadline_ms:
                 return None
 
     def _carry_out(self, plan: ReadPlan, dispatcher: Dispatcher) -> BlockedReason | None:
         if self.throttle is not None:
             self.throttle.cut(plan, dispatcher)
-        runs: Sequence[EntryRun] | None
-        if plan.replay is not None or plan.scan is not None:
-            runs = self.reads.cached(plan)
-        elif self.reads.is_at_end:
-            runs = AT_END
-        else:
+        if plan.replay is None and plan.scan is None:
             plan.max_bytes = min(plan.max_bytes, self._memory.delivery_bytes)
-            runs = self.reads.cached(plan)
+        runs = self.reads.cached(plan)
         if runs is None:
             return self._start_read(plan)
         if runs is AT_END or runs is NO_MEMORY or runs is STATE_TOO_LARGE:
@@ -519,32 +542,24 @@ class Subscription(SubscriptionBase, Pumped):
         return failed_reads.go_behind(self.cursor, damage, skip if may_skip else None)
 
     def _read_failed(self, error: StoreError, *, is_lasting: bool) -> None:
-        self._stall.stopped_at(BlockedReason.READ_FAILED)
+        self._stopped_at(BlockedReason.READ_FAILED)
         self.runtime.call_later(self.failed_reads.failed(error, is_lasting=is_lasting), self.wake)
 
     def _assign_run(self, plan: ReadPlan, run: EntryRun) -> None:
         entries = self.reads.undelivered(run)
         dispatcher = self.dispatcher
         assert dispatcher is not None
-        for stage in self._stages:
+        is_earlier = (run.ledger_id, run.first_entry_id) <= self.kinds.end_when_loaded
+        for stage in self._stages_of_earlier if is_earlier else self._stages:
             if not entries.entry_ids:
                 break
             entries = stage.passed(plan, entries, dispatcher)
         if entries.entry_ids:
-            self._add_columns(dispatcher, entries)
             self._assign(plan, entries)
         if plan.scan is not None:
             end = Position(run.ledger_id, run.first_entry_id + len(run.payloads))
             next_position = self.reads.next_to_scan(end)
             dispatcher.scanned(plan, next_position or end, is_at_end=next_position is None)
-
-    def _add_columns(self, dispatcher: Dispatcher, entries: AssignInput) -> None:
-        if dispatcher.needs_key_hashes:
-            entries.key_hashes = entry_columns.key_hashes(entries.payloads)
-        if dispatcher.keeps_chunks_together and self.kinds.may_hold_chunks(entries.ledger_id, entries.entry_ids[0]):
-            chunks = entry_columns.chunks(entries.payloads)
-            if any(chunks):
-                entries.chunks = chunks
 
     def _assign(self, plan: ReadPlan, entries: AssignInput) -> None:
         dispatcher = self.dispatcher
@@ -561,7 +576,8 @@ class Subscription(SubscriptionBase, Pumped):
             consumer = delivery.consumer.peer
             assert isinstance(consumer, Consumer)
             consumer.deliver(delivery, now_ms, has_chunks=has_chunks)
-        self.unacked_changed()
+        if self.broker_context.broker_unacked_limit is not None:
+            self.unacked_changed()
 
     # --- the end of a topic -----------------------------------------------------------------------------------------
 
@@ -598,24 +614,23 @@ class LookAheadShare:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._told_bytes = 0
+        self.told_bytes = 0
+        """The size that was last reported to the memory budget."""
 
     def update(self, dispatcher: Dispatcher | None) -> None:
         if dispatcher is not None:
             size_bytes = dispatcher.look_ahead_size_bytes
-            if size_bytes or self._told_bytes:
+            if size_bytes or self.told_bytes:
                 self._tell(size_bytes)
                 dispatcher.limit_look_ahead(self._memory.look_aheads.allowed_bytes())
-        elif self._told_bytes:
+        elif self.told_bytes:
             self._tell(0)
 
     def release(self) -> None:
         self._tell(0)
 
     def _tell(self, size_bytes: int) -> None:
-        if size_bytes == self._told_bytes or (
-            size_bytes and abs(size_bytes - self._told_bytes) < LOOK_AHEAD_STEP_BYTES
-        ):
+        if size_bytes == self.told_bytes or (size_bytes and abs(size_bytes - self.told_bytes) < LOOK_AHEAD_STEP_BYTES):
             return
-        self._told_bytes = size_bytes
+        self.told_bytes = size_bytes
         self._memory.follow(self._memory.look_aheads.report(self, size_bytes))

@@ -55,14 +55,20 @@ class SubscriptionTransactions(Stage):
         settle: Settle,
         dispatcher: Callable[[], Dispatcher | None],
         apply: Callable[[Redelivery], None],
+        in_use: Callable[[], None],
     ) -> None:
-        """`settle` applies an acknowledgement and calls back when it is durable. `apply` redelivers entries."""
+        """`settle` applies an acknowledgement and calls back when it is durable. `apply` redelivers entries. `in_use`
+        is called before the first pending ack, unless the cursor was loaded with pending acks.
+        """
         self._topic = topic
         self._name = name
         self._cursor = cursor
         self._settle = settle
         self._dispatcher = dispatcher
         self._apply = apply
+        self._in_use = in_use
+        self.is_in_use = bool(cursor.state.held)
+        """Whether the subscription has had pending acks since it was loaded."""
         self._parked = ParkedEntries()
         self.first_seen: dict[TxnId, tuple[int, str]] = {}
         """First acknowledgement of each transaction since the load: time in milliseconds since 1970, and consumer name."""
@@ -126,6 +132,9 @@ class SubscriptionTransactions(Stage):
         if found is not None:
             return self._conflict(txn, found, "in pending ack status")
         if what != Acknowledged():
+            if not self.is_in_use:
+                self.is_in_use = True
+                self._in_use()
             held.hold(txn, *what)
             state.held_changed()
         return None

@@ -113,7 +113,7 @@ def _undelivered(subscription: Subscription) -> int:
 
 
 def _deleted_from(cursor: ManagedCursor, start: Position) -> int:
-    if not cursor.state.has_holes:
+    if not cursor.state.holes:
         return 0
     return sum(
         len(part.deleted) if part.ledger_id > start.ledger_id else _from(part.deleted, start.entry_id)

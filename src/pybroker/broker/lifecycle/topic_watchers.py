@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.lifecycle.topic_directory import NAME_BYTES, TopicDirectory, TopicListener
 from pybroker.broker.lifecycle.watched_topics import TopicWatcher, WatchedTopics
-from pybroker.errors import AuthorizationError, NotAllowedError
+from pybroker.errors import BrokerError, NotAllowedError
 from pybroker.memory.broker_memory import Holding
 from pybroker.model.names import PERSISTENT, NamespaceName, TopicName
 from pybroker.model.system_topics import is_system_topic
@@ -65,14 +65,14 @@ class TopicWatchers(TopicListener):
             self._changed.pop(watched, None)
         self._count(watched)
 
-    def close_revoked(self, scope: NamespaceName | str | None) -> None:
+    async def close_revoked(self, scope: NamespaceName | str | None) -> None:
         """Close watchers whose role has lost its permission, in a namespace or a tenant; None: in all."""
         for each in list(self._lists):
             if scope not in (None, each, each.tenant):
                 continue
             for watched in list(self._lists.get(each, {}).values()):
                 for watcher in list(watched.watchers):
-                    _close_if_right_revoked(watcher, self._broker_context.authorization)
+                    await _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
         """Read the topic names of the watched list, unless they were read. Raises NotAllowedError above
@@ -168,10 +168,10 @@ async def select_topics(pattern: TopicsPattern, topics: list[str]) -> list[str]:
     return selected
 
 
-def _close_if_right_revoked(watcher: TopicWatcher, authorization: AuthorizationService) -> None:
+async def _close_if_right_revoked(watcher: TopicWatcher, authorization: AuthorizationService) -> None:
     namespace = watcher.watched.namespace
     try:
-        authorization.require_list_topics(namespace, watcher.principal)
-    except AuthorizationError as error:
+        await authorization.require_list_topics(namespace, watcher.principal)
+    except BrokerError as error:
         logs.info("topic_watcher.right_revoked", namespace=namespace, reason=str(error))
         watcher.close_from_broker()

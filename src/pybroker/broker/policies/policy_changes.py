@@ -12,8 +12,8 @@ from pybroker.model.policies import TopicPolicies
 if TYPE_CHECKING:
     from pybroker.broker.context.broker_context import BrokerContext
     from pybroker.broker.lifecycle.loaded_topics import LoadedTopics
-    from pybroker.broker.lifecycle.topic_watchers import TopicWatchers
     from pybroker.broker.policies.change_events import ChangeEvents
+    from pybroker.broker.policies.permission_rechecks import PermissionRechecks
     from pybroker.broker.policies.system_topic_policies import SystemTopicPolicies
     from pybroker.metadata.partitioned_topics import PartitionedTopics
     from pybroker.model.names import NamespaceName, TopicName
@@ -29,13 +29,13 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
         self,
         broker_context: BrokerContext,
         loaded: LoadedTopics,
-        topic_watchers: TopicWatchers,
+        permissions: PermissionRechecks,
         change_events: ChangeEvents,
         partitioned: PartitionedTopics,
     ) -> None:
         self._broker_context = broker_context
         self._loaded = loaded
-        self._topic_watchers = topic_watchers
+        self._permissions = permissions
         self._change_events = change_events
         self._partitioned = partitioned
         self.system_topic_policies: SystemTopicPolicies | None = None
@@ -49,24 +49,19 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
         await self._apply(namespace)
 
     async def tenant_changed(self, tenant: str) -> None:
-        self._topic_watchers.close_revoked(tenant)
-        for index, topic in enumerate(self._loaded.all()):
-            if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-                await asyncio.sleep(0)
-            if topic.name.tenant == tenant and not topic.is_fenced:
-                topic.disconnect_revoked()
+        await self._permissions.run(tenant)
 
     def defaults_changed(self) -> None:
         self._broker_context.defaults_changed()
         self._broker_context.tasks.start(self._apply(None), "apply default policies")
 
     async def _apply(self, namespace: NamespaceName | None) -> None:
-        self._topic_watchers.close_revoked(namespace)
         for index, topic in enumerate(self._loaded.all()):
             if index % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
             if namespace in {None, topic.name.namespace} and not topic.is_fenced:
                 topic.policies_changed()
+        await self._permissions.run(namespace)
 
     def resource_group_changed(self, name: str) -> None:
         broker_context = self._broker_context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from pybroker.auth.permission import Permission
 from pybroker.broker.context.peer import Peer
 from pybroker.broker.publishing.producer_access import AccessMode
 from pybroker.errors import BrokerError
@@ -29,6 +30,7 @@ class Producer:
         "name",
         "peer",
         "pending",
+        "permission",
         "producer_id",
         "properties",
         "refusal",
@@ -70,6 +72,8 @@ class Producer:
         self.request_id = request_id
         self.topic_epoch: int | None = None
         """Epoch of the topic when the producer was attached; None if no producer ever had exclusive access."""
+        self.permission: Permission | None = None
+        """The permission to produce, if it was asked for; None: the topic asks for it."""
         self.is_waiting = False
         """True if the client was notified that it must wait for exclusive access."""
         self.refusal: BrokerError | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pybroker.broker.publishing import producer_admission
 from pybroker.broker.publishing.producer_access import AccessMode, ProducerAccess, Standing
-from pybroker.errors import AuthorizationError, BrokerError, ProducerBusy, ProducerFenced, StoreError
+from pybroker.errors import BrokerError, ProducerBusy, ProducerFenced, StoreError
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ def stored_epoch(properties: Mapping[str, str]) -> int | None:
 
 class ProducerOwner(Protocol):
     """The topic of the producers."""
+
+    async def require_permission(self, producer: Producer) -> None:
+        """Return when the permission of `producer` is current. Raises the refusal."""
 
     def require_admissible(self, producer: Producer) -> None:
         """Check that the topic accepts `producer`. Raises the error for the client."""
@@ -69,23 +72,28 @@ class ProducerRegistry:
         return self._access.epoch
 
     async def enter(self, producer: Producer) -> None:
-        """Attach `producer`, or let it wait for access. Raises ProducerBusy, ProducerFenced, StoreError, and the errors
-        of `require_admissible`.
+        """Attach `producer`, or let it wait for access. Raises ProducerBusy, ProducerFenced, StoreError, the errors of
+        `require_admissible`, and the refusal of its permission.
         """
         try:
+            await self._owner.require_permission(producer)
             standing = self.add(producer)
         except (ProducerBusy, ProducerFenced):
             if not await self._outlives_holder(producer):
                 raise
             if producer.refusal is not None:
                 raise producer.refusal from None
-            standing = Standing.CLAIMS if self._has_claim(producer) else self.add(producer)
+            if self._has_claim(producer):
+                standing = Standing.CLAIMS
+            else:
+                await self._owner.require_permission(producer)
+                standing = self.add(producer)
         if standing is Standing.CLAIMS:
             await self._take_over(producer)
 
     def add(self, producer: Producer) -> Standing:
-        """Add `producer` without waiting. A producer that claims the topic is not attached yet, but blocks other
-        producers.
+        """Add `producer`, whose permission is current, without waiting. A producer that claims the topic is not attached
+        yet, but blocks other producers.
 
         Raises the errors of `require_admissible`, ProducerBusy, ProducerFenced.
         """
@@ -162,6 +170,7 @@ class ProducerRegistry:
 
     async def _give_turn(self, producer: Producer) -> None:
         try:
+            await self._owner.require_permission(producer)
             self._owner.require_admissible(producer)
             await self._owner.settled(producer.name)
             await self._take_over(producer)
@@ -208,15 +217,17 @@ class ProducerRegistry:
             else:
                 self._refuse(producer, refusal)
 
-    def refuse_revoked(self) -> None:
+    def without_access(self) -> list[Producer]:
+        """Return the producers that wait for exclusive access or claim it, and are not attached."""
         holder = self._access.holder
         is_claimant = holder is not None and self.attached.get(holder.name) is not holder
-        for producer in (*self._access.waiting, *([holder] if holder is not None and is_claimant else [])):
-            try:
-                self._topic.broker_context.authorization.require_produce(self._topic.name, producer.peer.principal)
-            except AuthorizationError as error:
-                producer.detach()
-                self._refuse(producer, error)
+        return [*self._access.waiting, *([holder] if holder is not None and is_claimant else [])]
+
+    def refuse_revoked(self, producer: Producer, error: BrokerError) -> None:
+        """Deny exclusive access to `producer` because of `error`, unless it has got the access meanwhile."""
+        if producer in self.without_access():
+            producer.detach()
+            self._refuse(producer, error)
 
     def _fence_out(self, producer: Producer, successor: Producer) -> None:
         """Close `producer` without notifying its client, which would reconnect immediately."""

@@ -95,7 +95,8 @@ class TopicDeduplication:
         self._snapshot_at_ms = 0.0  # start time of the last snapshot
         self._is_snapshot_due = False
         self._saving = asyncio.Lock()
-        self._waiting: list[asyncio.Event] = []
+        self.waiting: list[asyncio.Event] = []
+        """Requests that wait for messages in flight; `landed` resumes them."""
         if ledger.cursors.get(DEDUPLICATION_CURSOR) is not None:
             self.status = DeduplicationStatus.REMOVING  # unless deduplication is wanted
 
@@ -246,11 +247,11 @@ class TopicDeduplication:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             changed = asyncio.Event()
-            self._waiting.append(changed)
+            self.waiting.append(changed)
             await changed.wait()
 
     def _tell(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for changed in waiting:
             changed.set()
 
@@ -305,9 +306,9 @@ class TopicDeduplication:
 
     def landed(self) -> None:
         """Resume requests that wait until earlier messages are stored or have failed. Must be called after each
-        receipt and each error of a message.
+        receipt and each error of a message, if `waiting` is not empty.
         """
-        if self._waiting:
+        if self.waiting:
             self._tell()
 
     # --- snapshots ---------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         self._refused_producers: set[str] = set()  # producers whose messages were refused because the disk was full
         self.subscriptions = {}
         self.offload_error = ""
-        self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self.counters)
+        self.entry_kinds = EntryKinds(ledger.ledgers.last_position, self._entry_kinds_changed)
         self.shared.has_entry_metadata = ledger.document.last_index is not None
         added = broker_context.added_metadata
         self._entry_metadata = None if added is None else EntryMetadata(added, ledger)
@@ -128,6 +128,10 @@ class Topic(TopicBase, ManagedLedgerListener):
         ledger.retention = backlog_rules.retention_limits(self.policies.retention)
         self._renew_limits()
         self.deduplication.renew()
+
+    def _entry_kinds_changed(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.compose_stages()
 
     def _held_from(self) -> int | None:
         return self.broker_context.read_leases.held_from(str(self.name), self.runtime.clock.monotonic_ms())
@@ -192,11 +196,11 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     def _accept(self, producer: Producer, run: SendRun) -> None:
         if run.txn is not None:
-            if not self.transactions.is_ready:
+            if self.transactions.buffer is None:
                 self.transactions.wait(producer, run)
                 return
             run, refused = self.transactions.admit(producer, run)
-        elif run.has_markers or self.transactions.is_ready:
+        elif run.has_markers or self.transactions.buffer is not None:
             run, refused = self.transactions.admit_plain(run)
         else:
             refused = []
@@ -214,17 +218,18 @@ class Topic(TopicBase, ManagedLedgerListener):
         """Pass messages of a producer to the ledger. If the ledger refuses them, send the error to the producer and
         return False.
         """
-        publish = Publish(producer, run, self.runtime.clock.monotonic_ms(), accepted)
+        now_ms = self.runtime.clock.monotonic_ms()
+        publish = Publish(producer, run, now_ms, accepted)
         producer.pending += len(run.payloads)
-        if run.has_markers:
-            self.entry_kinds.has_markers = True
+        if run.has_markers or run.txn is not None:
+            self.entry_kinds.markers_published()
         if run.txn is not None:
             self.transactions.offered(run)
         try:
             if self._entry_metadata is None:
                 # The broker may have added the transaction id to the metadata of the messages.
                 size_bytes = run.size_bytes if run.txn is None else sum(map(len, run.payloads))
-                self.ledger.append(run.payloads, run.message_counts, size_bytes, publish)
+                self.ledger.append(run.payloads, run.message_counts, size_bytes, publish, now_ms)
             else:
                 self._append_with_metadata(self._entry_metadata, run, publish)
         except StoreError as error:
@@ -263,11 +268,11 @@ class Topic(TopicBase, ManagedLedgerListener):
                 counters.bytes_in += run.size_bytes
                 counters.entry_size_bytes.add_sizes(run.payloads, run.size_bytes)
                 latency_ms = now_ms - publish.started_ms
-                counters.publish_latency_ms.add(latency_ms, entries)
-                self.runtime.stats.publish_latency_ms.add(latency_ms, entries)
+                counters.publish_latency_ms.add_to_both(self.runtime.stats.publish_latency_ms, latency_ms, entries)
                 producer.counters.messages_in += messages
                 producer.counters.bytes_in += run.size_bytes
                 if run.chunk_count:
+                    self.entry_kinds.chunks_published()
                     counters.chunks_in += run.chunk_count
                     producer.counters.chunks_in += run.chunk_count
             producer.completed(entries)
@@ -276,9 +281,11 @@ class Topic(TopicBase, ManagedLedgerListener):
             producer.peer.send_receipts(run, appended.ledger_id, appended.first_entry_id)
             if publish.accepted is not None:
                 self.deduplication.stored(producer, publish.accepted, entries)
-        self.deduplication.landed()
+        if self.deduplication.waiting:
+            self.deduplication.landed()
         counters.last_publish_ms = clock.wall_ms()
-        self.wake_subscriptions()
+        for subscription in self.subscriptions.values():  # `wake_subscriptions`, without its call
+            subscription.wake()
 
     def wake_subscriptions(self) -> None:
         for subscription in self.subscriptions.values():

@@ -88,11 +88,10 @@ class TopicBase(ABC):
                 producer.close_from_broker()
         for subscription in self.subscriptions.values():
             subscription.filters_changed()
-        self.disconnect_revoked()
 
-    def disconnect_revoked(self) -> None:
+    async def disconnect_revoked(self) -> None:
         """Disconnect producers and consumers whose role has lost its permission."""
-        disconnect_revoked(
+        await disconnect_revoked(
             self.name, self.producer_registry, self.subscriptions.values(), self.broker_context.authorization
         )
 
@@ -135,13 +134,20 @@ class TopicBase(ABC):
 
     # --- producers and publishing ------------------------------------------------------------------------------------
 
+    async def require_permission(self, producer: Producer) -> None:
+        """Return when the permission of `producer` is current: it may have been revoked while the request waited. Raises
+        AuthorizationError, and ServiceNotReady if the provider does not answer.
+        """
+        if producer.permission is None:
+            authorization, principal = self.broker_context.authorization, producer.peer.principal
+            producer.permission = authorization.permission(lambda: authorization.require_produce(self.name, principal))
+        await producer.permission.require()
+
     def require_admissible(self, producer: Producer) -> None:
-        """Check that the topic accepts `producer`. Raises ServiceNotReady, MetadataError if required encryption is
-        missing, and AuthorizationError.
+        """Check that the topic accepts `producer`, which has the permission. Raises ServiceNotReady, and MetadataError
+        if required encryption is missing.
         """
         self.require_open()
-        # The permission may have been revoked while the request waited.
-        self.broker_context.authorization.require_produce(self.name, producer.peer.principal)
         producer_admission.require_encryption(self.shared, producer)
 
     @abstractmethod
@@ -233,11 +239,10 @@ class TopicBase(ABC):
         """Delete the subscription permanently and close its consumers. The caller holds its lock. Raises StoreError."""
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` to `subscription`. The caller holds the subscription's lock. Raises ConsumerBusy,
-        AuthorizationError.
+        """Attach `consumer`, whose permission is current, to `subscription`. The caller holds the subscription's lock.
+        Raises ConsumerBusy.
         """
         self.require_open()
-        self.broker_context.authorization.require_consume(self.name, subscription.name, consumer.peer.principal)
         consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)
         subscription.add_consumer(consumer, kind)
 

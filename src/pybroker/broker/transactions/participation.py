@@ -42,7 +42,7 @@ class TakingPart:
             return TransactionNotFound(f"Transaction {txn} has ended or never existed. Please use a new transaction")
         if transaction.status is not Status.OPEN:
             return InvalidTxnStatus(f"Transaction {txn} is {transaction.status}. Please use a new transaction")
-        if not self._authorization.may_use(transaction.owner, principal):
+        if not self._authorization.is_known_to_use(transaction.owner, principal):
             return TransactionNotFound(f"Transaction {txn} belongs to another role than {client_role(principal)}")
         if not _takes_part(transaction, topic, subscription):
             what = topic if subscription is None else f"subscription {subscription} of {topic}"

@@ -66,6 +66,7 @@ class TopicTransactions(CursorOwner):
         owner: TransactionTopic,
     ) -> None:
         self.buffer = buffer
+        """None until transactional messages are accepted; until then, publishers call `wait`."""
         self._topic = topic
         self._ledger = ledger
         self._owner = owner
@@ -130,17 +131,12 @@ class TopicTransactions(CursorOwner):
         for index, entry in enumerate(run.payloads):
             if run.has_markers and is_end_marker(entry):
                 errors[index] = NotAllowedError("Only the broker may write the end marker of a transaction")
-            elif self.is_ready and (said := of_transaction(entry)) is not None:
+            elif self.buffer is not None and (said := of_transaction(entry)) is not None:
                 errors[index] = NotAllowedError(
                     f"The metadata of a message contains transaction id {said.txn}, but its command does not: send it in the "
                     "transaction, or without txnid_least_bits and txnid_most_bits"
                 )
         return split(run, errors)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether transactional messages are accepted now. If not, publishers call `wait`."""
-        return self.buffer is not None
 
     @property
     def is_beginning(self) -> bool:

@@ -22,27 +22,28 @@ class ParkedChunks:
     Invariant: `position` is set exactly while a scan looks for chunks of at least one consumer.
     """
 
-    __slots__ = ("_from", "_scanned", "position")
+    __slots__ = ("_scanned", "first_by_consumer", "position")
 
     def __init__(self) -> None:
-        self._from: dict[ConsumerState, Position] = {}
+        self.first_by_consumer: dict[ConsumerState, Position] = {}
+        """The position of the first parked chunk of each consumer, changed by this class alone."""
         self._scanned: set[ConsumerState] = set()
         self.position: Position | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._from)
+        return bool(self.first_by_consumer)
 
     def __iter__(self) -> Iterator[ConsumerState]:
-        return iter(self._from)
+        return iter(self.first_by_consumer)
 
     def from_position(self, consumer: ConsumerState) -> Position | None:
-        return self._from.get(consumer)
+        return self.first_by_consumer.get(consumer)
 
     def covers(self, consumer: ConsumerState, position: Position) -> bool:
         """Return whether the consumer's chunk at `position` is parked. It is not if the active scan has passed
         `position`.
         """
-        first = self._from.get(consumer)
+        first = self.first_by_consumer.get(consumer)
         if first is None or position < first:
             return False
         return consumer not in self._scanned or self.position is None or position >= self.position
@@ -55,15 +56,15 @@ class ParkedChunks:
         position.
         """
         assert consumer not in self._scanned
-        before = self._from.get(consumer)
+        before = self.first_by_consumer.get(consumer)
         assert before is None or position < before, "set aside already"
-        self._from[consumer] = position
+        self.first_by_consumer[consumer] = position
 
     def begin_scan(self, consumers: Iterable[ConsumerState]) -> Position:
         """Begin a scan for the parked chunks of these consumers. Return the position of the first entry to read."""
         assert self.position is None
-        self._scanned.update(consumer for consumer in consumers if consumer in self._from)
-        self.position = min(self._from[consumer] for consumer in self._scanned)
+        self._scanned.update(consumer for consumer in consumers if consumer in self.first_by_consumer)
+        self.position = min(self.first_by_consumer[consumer] for consumer in self._scanned)
         return self.position
 
     def advance_scan(self, position: Position) -> None:
@@ -76,12 +77,12 @@ class ParkedChunks:
         `position`.
         """
         self._scanned.discard(consumer)
-        self._from[consumer] = position
+        self.first_by_consumer[consumer] = position
         self._end_if_empty()
 
     def finish_scan(self) -> None:
         for consumer in self._scanned:
-            del self._from[consumer]
+            del self.first_by_consumer[consumer]
         self._scanned.clear()
         self._end_if_empty()
 
@@ -91,15 +92,15 @@ class ParkedChunks:
         """
         self._scanned.discard(consumer)
         self._end_if_empty()
-        return self._from.pop(consumer, None) is not None
+        return self.first_by_consumer.pop(consumer, None) is not None
 
     def clear(self) -> None:
-        self._from.clear()
+        self.first_by_consumer.clear()
         self._scanned.clear()
         self.position = None
 
     def check_invariants(self) -> None:
-        assert self._scanned <= self._from.keys()
+        assert self._scanned <= self.first_by_consumer.keys()
         assert bool(self._scanned) == (self.position is not None)
 
     def _end_if_empty(self) -> None:

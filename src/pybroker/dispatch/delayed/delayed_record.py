@@ -64,7 +64,7 @@ def stored_runs(records: Sequence[bytes]) -> Iterator[DelayedRun]:
         for record in _valid(records):
             yield from _runs_in(record, {})
     except (struct.error, ValueError) as error:
-        raise StoreError(f"the stored delivery times of the subscription are damaged: {error}") from error
+        raise StoreError(f"the stored index of the delayed messages of a subscription is damaged: {error}") from error
 
 
 def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
@@ -78,7 +78,7 @@ def stored_changes(records: Sequence[bytes]) -> dict[Position, int]:
                 for _ in _runs_in(record, changes):
                     pass
     except (struct.error, ValueError) as error:
-        raise StoreError(f"the stored delivery times of the subscription are damaged: {error}") from error
+        raise StoreError(f"the stored index of the delayed messages of a subscription is damaged: {error}") from error
     return changes
 
 

@@ -87,6 +87,8 @@ class Checkpointer:
         self._ledgers = ledgers
         self._shelf = shelf
         self._options = options
+        self._nearly_full_bytes = options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
+        self._nearly_full_records = options.journal_max_records - options.journal_max_records // _KEPT_PART
         self._stats = stats
         self._listener = listener
         self._thread = environment.threads.pool("checkpoint")
@@ -105,6 +107,13 @@ class Checkpointer:
         self._records = 0
         self._bytes_before_mark = 0
         self._records_before_mark = 0
+        self._nearly_full_bytes = options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
+        self._nearly_full_records = options.journal_max_records - options.journal_max_records // _KEPT_PART
+        self.is_nearly_full = False
+        """Whether the journal is near one of its limits, so that not every ledger may append."""
+        # At these values of `_bytes` and `_records`, a checkpoint may be due or the journal nearly full.
+        self._next_bytes = self._next_records = 0
+        self._journal_measured()
         self._dirty: dict[int, LiveLedger] = {}
         self._frozen_count = 0  # entries of the running checkpoint
         self._created: list[int] = []
@@ -127,7 +136,7 @@ class Checkpointer:
         """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint, because the journal
         is near its limit and most of its data is of this ledger.
         """
-        if not self._is_nearly_full():
+        if not self.is_nearly_full:
             return True
         options = self._options
         is_full = (
@@ -140,25 +149,27 @@ class Checkpointer:
             and ledger.unstored_entries < options.journal_max_records // parts
         )
 
-    def _is_nearly_full(self) -> bool:
-        options = self._options
-        return (
-            self._bytes + self._bytes_before_mark >= options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
-            or self._records + self._records_before_mark
-            >= options.journal_max_records - options.journal_max_records // _KEPT_PART
-        )
+    def _journal_measured(self) -> None:
+        """Update `is_nearly_full`, and the values at which this is necessary again."""
+        bytes_left = self._nearly_full_bytes - self._bytes_before_mark
+        records_left = self._nearly_full_records - self._records_before_mark
+        self.is_nearly_full = self._bytes >= bytes_left or self._records >= records_left
+        self._next_bytes = min(self._options.checkpoint_max_bytes, bytes_left)
+        self._next_records = min(self._options.checkpoint_max_entries, records_left)
 
-    def appended(self, ledger: LiveLedger, size_bytes: int, entry_count: int) -> None:
-        self._dirty[ledger.ledger_id] = ledger
-        self.recorded(size_bytes, entry_count)
-
-    def recorded(self, size_bytes: int, record_count: int = 1) -> None:
-        """Count bytes and records that were appended to the journal. Start a checkpoint at the threshold."""
+    def recorded(self, size_bytes: int, record_count: int = 1, ledger: LiveLedger | None = None) -> None:
+        """Count bytes and records that were appended to the journal, entries of `ledger` or other records. Start a
+        checkpoint at the threshold.
+        """
+        if ledger is not None:
+            self._dirty[ledger.ledger_id] = ledger
         self._bytes += size_bytes
         self._records += record_count
-        if not self._is_scheduled and self._is_due():
-            self._is_scheduled = True
-            self._tasks.start(self._run_scheduled(), "checkpoint")
+        if self._bytes >= self._next_bytes or self._records >= self._next_records or self._is_requested:
+            self._journal_measured()
+            if not self._is_scheduled and self._is_due():
+                self._is_scheduled = True
+                self._tasks.start(self._run_scheduled(), "checkpoint")
 
     def request(self) -> None:
         self._is_requested = True
@@ -170,8 +181,7 @@ class Checkpointer:
 
     def sealed(self, ledger: LiveLedger) -> None:
         """Record that the ledger is sealed. The next checkpoint completes its segment file with an index."""
-        self._dirty[ledger.ledger_id] = ledger
-        self.recorded(0)
+        self.recorded(0, ledger=ledger)
 
     def deleted(self, ledger_id: int) -> None:
         """Record that the deletion of the ledger is durable in the journal."""
@@ -258,7 +268,7 @@ class Checkpointer:
             self._bytes >= self._options.checkpoint_max_bytes
             or self._records >= self._options.checkpoint_max_entries
             or (self._is_requested and self._records > 0)
-            or self._is_nearly_full()  # ignores thresholds, because appends wait for this checkpoint
+            or self.is_nearly_full  # ignores thresholds, because appends wait for this checkpoint
         )
 
     async def _freeze(self) -> CheckpointJob:
@@ -271,6 +281,7 @@ class Checkpointer:
         self._frozen_count = len(frozen)
         self._bytes_before_mark, self._bytes = self.live_bytes, 0
         self._records_before_mark, self._records = self._records + self._records_before_mark, 0
+        self._journal_measured()
         marked: asyncio.Future[CheckpointJob] = asyncio.get_running_loop().create_future()
 
         def reached(sequence: int) -> None:
@@ -377,4 +388,5 @@ class Checkpointer:
         self._frozen_count = 0
         self._bytes_before_mark = 0
         self._records_before_mark = 0
+        self._journal_measured()
         self._files.release(job.change.facts["sequence"])

@@ -70,6 +70,7 @@ class Journal(ABC):
     def note_end(self, ended: Ended) -> JournalBatch:
         if ended.end is not None:
             self.setup.end.noted(*ended.end)
+        self.setup.files.written_to(self.batcher.offset)
         return ended.batch
 
 

@@ -123,6 +123,11 @@ class JournalBatcher:
         self._fenced: set[int] = set()
         self._fenced_listeners: set[AppendListener] = set()
 
+    @property
+    def offset(self) -> int:
+        """The offset in the current file at which the next batch will be written."""
+        return self._place.offset
+
     def forget_fenced(self, ledger_id: int) -> None:
         self._fenced.discard(ledger_id)
 

@@ -80,10 +80,11 @@ class JournalEndFile:
 
     def _write(self, end: JournalEnd) -> None:
         self._end = end
+        slot = JOURNAL_END_LAYOUT.encode(*end)
         if self._file is not None:
-            self._file.write(*end)
+            self._file.write_slot(slot)
         if self._copy is not None:
-            self._copy.write(*end)
+            self._copy.write_slot(slot)
 
     def _sync(self) -> None:
         if self._file is None:

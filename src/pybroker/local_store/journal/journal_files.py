@@ -9,6 +9,9 @@ twice; a file becomes spare only when a committed checkpoint covers every batch 
 Failure: without disk space a short file is created, in the last resort in place of the reserve file. The next
 `take_next` raises any other error, which ends the journal.
 
+Zeros: a new file is written with zeros once. So that these are at most a few times as many as the bytes of the batches,
+the next file is created when the current one is half full, and without a spare file it is at most twice as large.
+
 Concurrency: any thread. One background thread creates and retires files, because writing 64 MiB of zeros must not delay
 an append.
 """
@@ -31,6 +34,8 @@ from pybroker.storage_format.journal_layout import FileHeader, encode_file_heade
 
 # Size of the first file of a data directory, so that the first start is fast, and of files when disk space is scarce.
 SHORT_FILE_BYTES = 4 << 20
+# Without a spare file, the next file is at most this many times as large as the current one.
+_GROWTH = 2
 MAX_SPARE_FILES = 2
 JOURNAL_SUFFIX = ".journal"
 _SPARE_PREFIX = "spare-"
@@ -113,15 +118,22 @@ class JournalFiles:
         return self._current
 
     def start(self) -> None:
-        """Create the first file of this run, and begin to create the second."""
+        """Create the first file of this run."""
         self._current = self._prepare(min(SHORT_FILE_BYTES, self._file_bytes))
-        self.next_file()
+
+    def written_to(self, offset: int) -> None:
+        """Begin to create the next file if the current file, which is written up to `offset`, is half full."""
+        if self._next is None and offset >= self.current.place.capacity_bytes // 2:
+            self.next_file()
 
     def next_file(self) -> Future[JournalFile]:
         with self._lock:
             if self._next is None:
-                self._next = self._background.submit(self._prepare, self._file_bytes)
+                self._next = self._background.submit(self._prepare, self._next_bytes())
             return self._next
+
+    def _next_bytes(self) -> int:
+        return min(self._file_bytes, _GROWTH * self.current.place.capacity_bytes)
 
     def take_next(self) -> JournalFile:
         """Wait for the next journal file and return it; it is then the current one. Raises OSError if it could not be
@@ -134,7 +146,6 @@ class JournalFiles:
         file = ready.result()
         self._full.append(self.current)
         self._current = file
-        self.next_file()
         return file
 
     def make_room(self) -> Future[None]:
@@ -144,7 +155,7 @@ class JournalFiles:
     def try_again(self) -> None:
         with self._lock:
             if self._next is not None and self._next.done() and self._next.exception() is not None:
-                self._next = self._background.submit(self._prepare, self._file_bytes)
+                self._next = self._background.submit(self._prepare, self._next_bytes())
 
     def release(self, sequence: int) -> None:
         """Make the files available for reuse whose batches are all below `sequence`, because a checkpoint covers them."""

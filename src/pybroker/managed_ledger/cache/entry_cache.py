@@ -65,7 +65,8 @@ class EntryCache:
         self.size_bytes += run.size_bytes
         self.entry_count += count
         self.inserted_entries_total += count
-        self._keep_limit()
+        if self.size_bytes > self.limit_bytes:
+            self._keep_limit()
 
     def resize(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -121,7 +122,9 @@ class EntryCache:
         if not tail.start <= index < len(tail.payloads):
             self.misses_total += 1
             return None
-        payloads = _within(tail.payloads[index : index + max_entries], max_bytes)
+        payloads = tail.payloads[index : index + max_entries]
+        if sum(map(len, payloads)) > max_bytes:
+            payloads = _first(payloads, max_bytes)
         self.hits_total += len(payloads)
         return EntryRun(ledger_id, first_entry_id, payloads, tail.message_counts[index : index + len(payloads)])
 
@@ -149,15 +152,15 @@ class EntryCache:
 
 def part_of(run: EntryRun, index: int, max_entries: int, max_bytes: int) -> EntryRun:
     """Return the entries of `run` from index `index` on, at most `max_entries`, about `max_bytes` and at least one."""
-    payloads = _within(run.payloads[index : index + max_entries], max_bytes)
+    payloads = run.payloads[index : index + max_entries]
+    if sum(map(len, payloads)) > max_bytes:
+        payloads = _first(payloads, max_bytes)
     counts = run.message_counts[index : index + len(payloads)]
     return EntryRun(run.ledger_id, run.first_entry_id + index, payloads, counts)
 
 
-def _within(payloads: list[bytes], max_bytes: int) -> list[bytes]:
+def _first(payloads: list[bytes], max_bytes: int) -> list[bytes]:
     """Return the first payloads that fit into `max_bytes` together, at least one."""
-    if sum(map(len, payloads)) <= max_bytes:
-        return payloads
     return payloads[: max(1, count_within(payloads, max_bytes))]
 
 

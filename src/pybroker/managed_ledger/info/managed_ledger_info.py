@@ -86,7 +86,9 @@ def decode_info(path: str, value: bytes) -> ManagedLedgerInfo:
     try:
         info = msgspec.json.decode(value, type=ManagedLedgerInfo)
     except msgspec.DecodeError as error:
-        raise StoreError(f"the metadata of {path} is damaged: {error}") from error
+        raise StoreError(
+            f"the document {path} in the metadata store, the ledger list of a topic, is damaged: {error}. Restore a backup"
+        ) from error
     if info.version > FORMAT_VERSION:
         raise StoreError(
             f"the metadata of {path} has version {info.version}, but this broker reads only versions up to "

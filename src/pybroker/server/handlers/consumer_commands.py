@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pybroker.auth.permission import Permission
 from pybroker.broker.delivery.consumer import Consumer
 from pybroker.broker.delivery.consumer_admission import require_room_for_consumer, require_type_enabled
 from pybroker.broker.delivery.subscription import Subscription
@@ -63,8 +64,6 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
         return
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
-    with refused_to("subscribe"):
-        connection.broker.broker_context.authorization.require_consume(name, request.subscription, connection.principal)
     consumer = await connection.consumer_set_ups.set_up(consumer_id, _attach(connection, request, name))
     if consumer is None:
         return
@@ -108,15 +107,28 @@ def _require_supported(connection: Connection, request: pb.CommandSubscribe) -> 
 
 
 async def _attach(connection: Connection, request: pb.CommandSubscribe, name: TopicName) -> Consumer:
-    broker = connection.broker
+    broker, permission = connection.broker, _permission(connection, request, name)
+    await permission.require()
     return await on_open_topic(
         broker.runtime,
         lambda: broker.topics.any(name, may_create=request.force_topic_creation),
-        lambda topic: _attach_to(connection, request, topic),
+        lambda topic: _attach_to(connection, request, topic, permission),
     )
 
 
-async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic: TopicBase) -> Consumer:
+def _permission(connection: Connection, request: pb.CommandSubscribe, name: TopicName) -> Permission:
+    authorization = connection.broker.broker_context.authorization
+
+    async def ask() -> None:
+        with refused_to("subscribe"):
+            await authorization.require_consume(name, request.subscription, connection.principal)
+
+    return authorization.permission(ask)
+
+
+async def _attach_to(
+    connection: Connection, request: pb.CommandSubscribe, topic: TopicBase, permission: Permission
+) -> Consumer:
     host = connection.address.rpartition(":")[0]
     topic.admit_subscribe((host, request.consumer_name, request.consumer_id))
     kind = KIND_OF_SUB_TYPE[request.subType]
@@ -127,10 +139,13 @@ async def _attach_to(connection: Connection, request: pb.CommandSubscribe, topic
     if schema is not None and schema.type is not SchemaType.AUTO_CONSUME:
         await admit_consumer_schema(topic, schema)
     while True:
+        await permission.require()
         async with topic.subscription_lock(request.subscription, BEING_MADE):
             subscription = await _subscription(connection, request, topic)
             if request.replicate_subscription_state and isinstance(subscription, Subscription):
                 await subscription.set_replicated(True)
+            if not permission.is_current:
+                continue  # Permissions changed while this request waited. The question must not hold the lock.
             consumer = _new_consumer(connection, request, subscription, kind)
             try:
                 topic.attach(subscription, consumer, kind)

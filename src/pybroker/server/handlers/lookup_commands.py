@@ -24,17 +24,17 @@ async def partitioned_metadata(connection: Connection, command: pb.BaseCommand) 
     response.response = pb.CommandPartitionedTopicMetadataResponse.Failed  # replaced on success
     with answered(connection, reply, partial(_refuse, response), request.topic):
         topic = TopicName.parse(request.topic)
-        _require_metadata(connection, topic)
+        await _require_metadata(connection, topic)
         response.partitions = await connection.broker.partitioned_metadata(
             topic, request.metadata_auto_creation_enabled
         )
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
 
 
-def _require_metadata(connection: Connection, topic: TopicName) -> None:
+async def _require_metadata(connection: Connection, topic: TopicName) -> None:
     try:
         with refused_to("Get Partition Metadata"):
-            connection.broker.broker_context.authorization.require_lookup(topic, connection.principal)
+            await connection.broker.broker_context.authorization.require_lookup(topic, connection.principal)
     except AuthorizationError:
         if connection.broker.resources.tenant(topic.tenant) is None:
             raise TopicNotFound(f"Tenant or namespace or topic does not exist: {topic.namespace}") from None
@@ -50,7 +50,7 @@ async def lookup(connection: Connection, command: pb.BaseCommand) -> None:
     with answered(connection, reply, partial(_refuse, response), request.topic):
         topic = TopicName.parse(request.topic)
         with refused_to("Lookup"):
-            connection.broker.broker_context.authorization.require_lookup(topic, connection.principal)
+            await connection.broker.broker_context.authorization.require_lookup(topic, connection.principal)
         found = await connection.broker.lookup(
             topic,
             request.advertised_listener_name or connection.listener_name,

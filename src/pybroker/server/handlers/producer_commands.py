@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pybroker.auth.permission import Permission
 from pybroker.broker.lifecycle.open_topic import on_open_topic
 from pybroker.broker.publishing.producer import Producer
 from pybroker.broker.publishing.producer_access import AccessMode
@@ -52,7 +53,6 @@ async def _create_producer(connection: Connection, request: pb.CommandProducer) 
     _require_supported(connection, request)
     name = TopicName.parse(request.topic)
     try:
-        _require_rights(connection, request, name)
         opened = await connection.producer_set_ups.set_up(producer_id, _attach(connection, request, name))
     except (BrokerError, StoreError) as error:
         _note_refusal(connection, request, name, error)
@@ -92,31 +92,38 @@ def _require_supported(connection: Connection, request: pb.CommandProducer) -> N
     require_small_properties(request.metadata, limit, "maxProducerMetadataSize", MetadataError, "producer")
 
 
-def _require_rights(connection: Connection, request: pb.CommandProducer, name: TopicName) -> None:
+def _permission(connection: Connection, request: pb.CommandProducer, name: TopicName) -> Permission:
     authorization = connection.broker.broker_context.authorization
-    with refused_to("Produce"):
-        authorization.require_produce(name, connection.principal)
-        if request.initial_subscription_name:
-            authorization.require_consume(name, request.initial_subscription_name, connection.principal)
+
+    async def ask() -> None:
+        with refused_to("Produce"):
+            await authorization.require_produce(name, connection.principal)
+            if request.initial_subscription_name:
+                await authorization.require_consume(name, request.initial_subscription_name, connection.principal)
+
+    return authorization.permission(ask)
 
 
 async def _attach(connection: Connection, request: pb.CommandProducer, name: TopicName) -> OpenProducer:
-    broker = connection.broker
+    broker, permission = connection.broker, _permission(connection, request, name)
+    await permission.require()
     return await on_open_topic(
         broker.runtime,
         lambda: broker.topics.any(name, may_create=True),
-        lambda topic: _attach_to(topic, connection, request),
+        lambda topic: _attach_to(topic, connection, request, permission),
     )
 
 
-async def _attach_to(topic: TopicBase, connection: Connection, request: pb.CommandProducer) -> OpenProducer:
+async def _attach_to(
+    topic: TopicBase, connection: Connection, request: pb.CommandProducer, permission: Permission
+) -> OpenProducer:
     broker = connection.broker
     if isinstance(topic, Topic):  # other topics do not store subscriptions
         await require_within_quota(topic)
     schema_version = await producer_schema_version(topic, schema_of(request))
     if request.initial_subscription_name and isinstance(topic, Topic):
         # The permission may have been revoked while the topic was loading.
-        _require_rights(connection, request, topic.name)
+        await permission.require()
         await _make_initial_subscription(topic, request.initial_subscription_name)
     producer = Producer(
         topic.producer_registry.remove,
@@ -133,6 +140,7 @@ async def _attach_to(topic: TopicBase, connection: Connection, request: pb.Comma
         request.request_id,
     )
     producer.schema_version = schema_version
+    producer.permission = permission
     await topic.producer_registry.enter(producer)
     try:
         await topic.settled(producer.name)

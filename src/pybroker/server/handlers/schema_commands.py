@@ -40,7 +40,7 @@ async def get_schema(connection: Connection, command: pb.BaseCommand) -> None:
                 f"{VERSION_SIZE_BYTES} bytes"
             )
         topic = TopicName.parse(request.topic)
-        connection.broker.broker_context.authorization.require_lookup(topic, connection.principal)
+        await connection.broker.broker_context.authorization.require_lookup(topic, connection.principal)
         history = await connection.broker.broker_context.schemas.history(topic)
         version = version_from_bytes(request.schema_version) if request.HasField("schema_version") else None
         found_version, schema = _found(history, version, topic)
@@ -75,7 +75,7 @@ async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) 
     response.request_id = request.request_id
     with answered(connection, reply, partial(_refuse, response), request.topic):
         name = TopicName.parse(request.topic)
-        connection.broker.broker_context.authorization.require_produce(name, connection.principal)
+        await connection.broker.broker_context.authorization.require_produce(name, connection.principal)
         topic = await connection.broker.topics.get(name, may_create=False)
         schema = schema_of(request)
         # Messages of plain bytes have no schema version.

@@ -35,10 +35,7 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
     """
     request = command.connect
     broker = connection.broker
-    connection.context.introduced(connection)
-    limit = connection.context.connection_limit(connection)
-    if limit:
-        _refuse(connection, NotAllowedError(f"Reached the maximum number of connections ({limit})"))
+    if _is_beyond_limit(connection):
         return
     method = request.auth_method_name or _AUTH_METHODS.get(request.auth_method, "")
     if not broker.authentication.enabled:
@@ -46,6 +43,13 @@ def connect(connection: Connection, command: pb.BaseCommand) -> None:
         return
     connection.session.move_to(SessionState.AUTHENTICATING)
     _take_credentials(connection, _begin(connection, method, request), request.auth_data)
+
+
+def _is_beyond_limit(connection: Connection) -> bool:
+    limit = connection.context.connection_limit(connection)
+    if limit:
+        _refuse(connection, NotAllowedError(f"Reached the maximum number of connections ({limit})"))
+    return bool(limit)
 
 
 def _begin(connection: Connection, method: str, request: pb.CommandConnect | None) -> PendingAuthentication:
@@ -57,6 +61,7 @@ def _begin(connection: Connection, method: str, request: pb.CommandConnect | Non
 
 def _take_credentials(connection: Connection, pending: PendingAuthentication, data: bytes) -> None:
     pending.is_step_running = True
+    connection.context.check_begins(connection)
     connection.tasks.start(_step(connection, pending, data), "authenticate")
 
 
@@ -77,6 +82,7 @@ async def _step(connection: Connection, pending: PendingAuthentication, data: by
         return
     finally:
         pending.is_step_running = False
+        connection.context.check_ended(connection)
     if connection.session.state is SessionState.CLOSED:
         return
     if isinstance(found, Challenge):
@@ -120,9 +126,13 @@ async def _repeat_challenge(connection: Connection, pending: PendingAuthenticati
 
 
 def _open_session(connection: Connection, request: pb.CommandConnect, identity: Identity) -> None:
+    if _is_beyond_limit(connection):  # Other clients may have been authenticated meanwhile.
+        return
     broker = connection.broker
+    connection.context.introduced(connection)
     connection.identity = identity
     connection.role, connection.proxy_role = identity.role, identity.proxy_role
+    broker.broker_context.authorization.learn_soon(connection.principal)
     connection.client_version = request.client_version
     connection.features = request.feature_flags
     connection.supports_partial_producer = request.feature_flags.supports_partial_producer

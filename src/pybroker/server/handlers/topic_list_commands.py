@@ -37,7 +37,7 @@ async def get_topics_of_namespace(connection: Connection, command: pb.BaseComman
     request = command.getTopicsOfNamespace
     broker = connection.broker
     namespace = _namespace(request.namespace)
-    _require_list(connection, namespace, "GetTopicsOfNamespace")
+    await _require_list(connection, namespace, "GetTopicsOfNamespace")
     if request.mode != _Mode.PERSISTENT and broker.resources.namespace(namespace) is None:
         # As in Pulsar, only this mode fails for a missing namespace; others return an empty list.
         raise MetadataError(f"Namespace {namespace} not found")
@@ -95,13 +95,13 @@ def _namespace(text: str) -> NamespaceName:
         raise ProtocolViolation(str(error)) from error
 
 
-def _require_watch(connection: Connection, namespace: NamespaceName) -> None:
-    _require_list(connection, namespace, "watchTopicList", "Proxy Client")  # as in Pulsar, also without a proxy
+async def _require_watch(connection: Connection, namespace: NamespaceName) -> None:
+    await _require_list(connection, namespace, "watchTopicList", "Proxy Client")  # as in Pulsar, also without a proxy
 
 
-def _require_list(connection: Connection, namespace: NamespaceName, what: str, client: str = "Client") -> None:
+async def _require_list(connection: Connection, namespace: NamespaceName, what: str, client: str = "Client") -> None:
     with refused_to(what, client):
-        connection.broker.broker_context.authorization.require_list_topics(namespace, connection.principal)
+        await connection.broker.broker_context.authorization.require_list_topics(namespace, connection.principal)
 
 
 def _pattern_to_evaluate(connection: Connection, request: pb.CommandGetTopicsOfNamespace) -> TopicsPattern | None:
@@ -168,9 +168,18 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
     request = command.watchTopicList
     watchers = connection.broker.topic_watchers
     namespace = _namespace(request.namespace)
-    _require_watch(connection, namespace)
+    connection.watchers_being_opened.add(request.watcher_id)
+    try:
+        await _require_watch(connection, namespace)
+        is_closed = request.watcher_id not in connection.watchers_being_opened
+    finally:
+        connection.watchers_being_opened.discard(request.watcher_id)
     watcher = connection.topic_watchers.get(request.watcher_id)
     if watcher is None:
+        if is_closed:
+            raise NotAllowedError(
+                f"topic list watcher {request.watcher_id} was closed while its permission was checked"
+            )
         if connection.session.state is SessionState.CLOSED:
             return  # closed during creation
         pattern = _watchable_pattern(connection, request.topics_pattern)
@@ -183,7 +192,7 @@ async def watch_topic_list(connection: Connection, command: pb.BaseCommand) -> N
         async with _room_for_list(connection, namespace):
             await watchers.load(watcher.watched)
         # While the list was read, the permission may have been revoked or the watcher closed.
-        _require_watch(connection, namespace)
+        await _require_watch(connection, namespace)
         if connection.topic_watchers.get(request.watcher_id) is not watcher:
             raise NotAllowedError(f"topic list watcher {request.watcher_id} was closed while its list was read")
     except BaseException:
@@ -219,9 +228,13 @@ def close_watcher(connection: Connection, watcher_id: int, watcher: TopicWatcher
     connection.broker.topic_watchers.close(watcher)
 
 
-def watch_topic_list_close(connection: Connection, command: pb.BaseCommand) -> None:
-    """Close a watcher. An unknown id is not an error."""
+async def watch_topic_list_close(connection: Connection, command: pb.BaseCommand) -> None:
+    """Close a watcher. An unknown id is not an error.
+
+    A task like WATCH_TOPIC_LIST, so that it cannot overtake an earlier WATCH_TOPIC_LIST of the same id.
+    """
     request = command.watchTopicListClose
+    connection.watchers_being_opened.discard(request.watcher_id)
     watcher = connection.topic_watchers.get(request.watcher_id)
     if watcher is not None:
         close_watcher(connection, request.watcher_id, watcher)

@@ -74,17 +74,17 @@ def _named(request: _Identified, response: _Identified) -> TxnId:
     return TxnId(request.txnid_most_bits, request.txnid_least_bits)
 
 
-def _require_own(connection: Connection, transaction: Transaction) -> None:
+async def _require_own(connection: Connection, transaction: Transaction) -> None:
     """Raise TransactionNotFound unless the role opened the transaction or is a superuser."""
-    if not connection.broker.broker_context.authorization.may_use(transaction.owner, connection.principal):
+    if not await connection.broker.broker_context.authorization.may_use(transaction.owner, connection.principal):
         raise TransactionNotFound(
             f"Client ({connection.role}) is neither the owner of the transaction {transaction.id} nor a super user"
         ) from AuthorizationError(f"role {transaction.owner!r} owns the transaction")
 
 
-def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
+async def _require_coordinator(connection: Connection, txn_id: TxnId) -> None:
     """Raise TransactionNotFound unless the role is a superuser, as a coordinator must be."""
-    if not connection.broker.broker_context.authorization.may_all(connection.principal):
+    if not await connection.broker.broker_context.authorization.may_all(connection.principal):
         raise TransactionNotFound(
             f"TC client ({connection.role}) is not a super user, and is not allowed to operate on transaction {txn_id}"
         ) from AuthorizationError("only coordinators, which are superusers, end a transaction on a topic")
@@ -137,13 +137,13 @@ async def add_partition_to_txn(connection: Connection, command: pb.BaseCommand) 
     txn_id = _named(request, response)
     with answered(connection, reply, _refusal_of(response)):
         coordinator, transaction = await connection.broker.transactions.transaction(txn_id)
-        _require_own(connection, transaction)
+        await _require_own(connection, transaction)
         _require_few(connection, request.partitions)
         names: list[str] = []
         as_sent: dict[str, str] = {}
         for text in request.partitions:
             name = TopicName.parse(text)
-            connection.broker.broker_context.authorization.require_produce(name, connection.principal)
+            await connection.broker.broker_context.authorization.require_produce(name, connection.principal)
             names.append(str(name))
             _note_as_sent(as_sent, name, text)
             if len(names) % NAMES_A_TURN == 0:
@@ -161,14 +161,14 @@ async def add_subscription_to_txn(connection: Connection, command: pb.BaseComman
     txn_id = _named(request, response)
     with answered(connection, reply, _refusal_of(response)):
         coordinator, transaction = await connection.broker.transactions.transaction(txn_id)
-        _require_own(connection, transaction)
+        await _require_own(connection, transaction)
         _require_few(connection, request.subscription)
         pairs: list[tuple[str, str]] = []
         as_sent: dict[str, str] = {}
         for each in request.subscription:
             require_short_name(each.subscription, "subscription name")
             name = TopicName.parse(each.topic)
-            connection.broker.broker_context.authorization.require_consume(
+            await connection.broker.broker_context.authorization.require_consume(
                 name, each.subscription, connection.principal
             )
             pairs.append((str(name), each.subscription))
@@ -204,7 +204,7 @@ async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
     txn_id = _named(request, response)
     with answered(connection, reply, _refusal_of(response)):
         coordinator, transaction = await connection.broker.transactions.transaction(txn_id)
-        _require_own(connection, transaction)
+        await _require_own(connection, transaction)
         action = _action(request)
         try:
             async with asyncio.timeout(END_WAIT_S):
@@ -246,7 +246,7 @@ async def _end_participant(
     txn_id: TxnId,
     participant: Participant,
 ) -> None:
-    _require_coordinator(connection, txn_id)
+    await _require_coordinator(connection, txn_id)
     action = _action(request)
     name = TopicName.parse(participant.topic)
     broker = connection.broker

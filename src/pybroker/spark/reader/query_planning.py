@@ -48,8 +48,10 @@ class Planner:
         return sorted(found), missing
 
     def topics_once_there(self, sleep: Callable[[float], None] = time.sleep) -> list[str]:
-        """Return all topics to read. If a named topic does not exist, wait for it or handle it as `require_found`,
-        depending on the options.
+        """Return all topics to read.
+
+        If a named topic does not exist: with the option that waits for topics, wait until it exists. Otherwise, with
+        failOnDataLoss or if no topic exists, raise TopicMissing; without it, log a warning and leave the topic out.
         """
         waited_s = 0.0
         while True:
@@ -65,8 +67,8 @@ class Planner:
             waited_s += WAIT_BETWEEN_LOOKS_S
 
     def require_found(self, topics: Sequence[str], missing: Sequence[TopicMissing]) -> None:
-        """Handle named topics that do not exist. With failOnDataLoss, or if there are no other topics, raise the first
-        error of `missing`; else log a warning.
+        """With failOnDataLoss, or if `topics` is empty, raise the first error of `missing`. Otherwise log a warning for
+        each error of `missing`, a named topic that does not exist.
         """
         if missing and (self.options.fail_on_data_loss or not topics):
             raise missing[0]

@@ -18,7 +18,7 @@ async def dump_ledger(
     tool: LedgerTool, ledger_id: int, first_entry_id: int, last_entry_id: int | None, *, with_payloads: bool
 ) -> int:
     """Print a ledger and its entries from the first to the last id. Entries that cannot be read are reported and
-    skipped.
+    skipped. Return the exit code of the command.
     """
     reader = await open_without_recovery(tool, ledger_id)
     tool.write(ledger_item(ledger_id, reader.metadata))

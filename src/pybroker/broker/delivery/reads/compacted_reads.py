@@ -66,14 +66,20 @@ class CompactedReads:
         if self._view() is None:
             self._cursor.pass_over(held_back)
 
-    def has_more(self) -> bool:
-        return self._view() is not None or self._cursor.has_more()
+    def next_entry(self) -> Position | None:
+        """Return the position from which `read_cached` reads; None if there is no entry now."""
+        return self._cursor.next_entry() if self._view() is None else self._cursor.read_position
 
-    def read_cached(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries and advance the read position. Return None if the entries are not in memory."""
+    def has_more(self) -> bool:
+        return self.next_entry() is not None
+
+    def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
+        """Return the entries from `position` on, the result of `next_entry`, and advance the read position. Return None
+        if the entries are not in memory.
+        """
         view = self._view()
         if view is None:
-            return self._cursor.read_cached(max_entries, max_bytes)
+            return self._cursor.read_cached(position, max_entries, max_bytes)
         if self._ahead_of is not view or not self._ahead or self._ahead_from != self._cursor.read_position:
             return None
         return self._take(max_entries, max_bytes)

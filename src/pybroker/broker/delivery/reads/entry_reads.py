@@ -112,7 +112,9 @@ class EntryReads:
     @property
     def is_at_end(self) -> bool:
         """True only if no entry is left to read. A quick check: it may be False although no entry is left."""
-        return self._next is self._cursor and self._cursor.is_at_end and self._delayed.is_empty
+        if self._delayed.is_in_use or self._next is not self._cursor:
+            return False
+        return self._cursor.ledger.ledgers.is_at_end(self._cursor.read_position)
 
     @property
     def waits_for_transaction(self) -> bool:
@@ -132,18 +134,23 @@ class EntryReads:
             return self._replay_cached(plan)
         if plan.scan is not None:
             return self._scan_cached(plan, plan.scan)
-        self._due = self._delayed.take_due(plan.max_entries)
-        if self._due:
-            return read_due_cached(self._cursor.ledger, self._due, plan.max_bytes)
-        if self._delayed.is_full:
-            return NO_MEMORY
-        reads = self._next
-        reads.pass_over(self._delayed.held_back)
-        if not reads.has_more():
+        delayed, cursor, reads = self._delayed, self._cursor, self._next
+        if delayed.is_in_use:
+            self._due = delayed.take_due(plan.max_entries)
+            if self._due:
+                return read_due_cached(cursor.ledger, self._due, plan.max_bytes)
+            if delayed.is_full:
+                return NO_MEMORY
+        else:
+            self._due = ()
+        if delayed.is_in_use or cursor.state.holes:
+            reads.pass_over(delayed.held_back)
+        position = reads.next_entry()
+        if position is None:
             return AT_END
-        if self._cursor.size_limit.excess is not None and reads is self._cursor and self._cursor.is_paused_by_size:
+        if cursor.size_limit.excess is not None and reads is cursor and cursor.is_paused_by_size:
             return STATE_TOO_LARGE
-        run = reads.read_cached(plan.max_entries, plan.max_bytes)
+        run = reads.read_cached(position, plan.max_entries, plan.max_bytes)
         return None if run is None else (run,)
 
     async def stored(self, plan: ReadPlan) -> AsyncIterator[EntryRun | None]:
@@ -182,7 +189,7 @@ class EntryReads:
         state = self._cursor.state
         first, count = run.first_entry_id, len(run.payloads)
         kept = state.undeleted_in(run.ledger_id, first, count)
-        ack_sets = state.ack_sets_in(run.ledger_id, first, count)
+        ack_sets = state.ack_sets_in(run.ledger_id, first, count) if state.ack_sets else None
         entries = AssignInput(run.ledger_id, range(first, first + count), run.payloads, run.message_counts, ack_sets)
         return entries if kept is None else entries.rows([entry_id - first for entry_id in kept])
 

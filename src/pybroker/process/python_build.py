@@ -1,0 +1,18 @@
+"""Build of the Python interpreter that runs the broker."""
+
+from __future__ import annotations
+
+import sysconfig
+
+OPTIMISED = "optimised"
+UNDECLARED = "undeclared"
+_OPTION = "--enable-optimizations"
+
+
+def python_build() -> str:
+    """Return `optimised` if the interpreter was compiled with profile-guided optimisation.
+
+    Otherwise return `undeclared`: the interpreter's configuration does not tell. Debian and Ubuntu optimise their
+    packages without the option that this function looks for.
+    """
+    return OPTIMISED if _OPTION in str(sysconfig.get_config_var("CONFIG_ARGS")) else UNDECLARED
