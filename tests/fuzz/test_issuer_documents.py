@@ -43,7 +43,7 @@ def test_hostile_documents_leave_correct_keys_or_none() -> None:
 
 def deep_json_is_not_expected(patch: pytest.MonkeyPatch) -> None:
     async def download(url: str, limits: DownloadLimits, tls: Any) -> Any:
-        response = await json_download._download(url, limits, tls)
+        response = await json_download._download(url, limits, tls, None)
         try:
             found = json.loads(response.body)
         except ValueError:
@@ -62,8 +62,8 @@ def size_is_unlimited(patch: pytest.MonkeyPatch) -> None:
 def response_may_take_any_time(patch: pytest.MonkeyPatch) -> None:
     before = json_download._download
 
-    async def download(url: str, limits: DownloadLimits, tls: Any) -> Response:
-        return await before(url, DownloadLimits(limits.connect_s, 3600.0), tls)
+    async def download(url: str, limits: DownloadLimits, tls: Any, form: Any) -> Response:
+        return await before(url, DownloadLimits(limits.connect_s, 3600.0), tls, form)
 
     patch.setattr(json_download, "_download", download)
 
