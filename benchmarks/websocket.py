@@ -15,6 +15,7 @@ import pathlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from websockets.asyncio.client import connect as connect_websocket
 
@@ -27,14 +28,16 @@ ROUNDS = 3
 Load = Callable[[Broker, str, int, bytes, bool], Awaitable[None]]
 
 
-async def by_websocket(broker: Broker, topic: str, count: int, payload: bytes, is_batching: bool) -> None:
+async def by_websocket(
+    broker: Broker, topic: str, count: int, payload: bytes, is_batching: bool, compression: str | None = None
+) -> None:
     assert broker.http_url is not None
     url = broker.http_url.replace("http", "ws", 1) + "/ws/v2"
     path = topic.replace("://", "/")
     batching = "?batchingEnabled=true&batchingMaxPublishDelay=5" if is_batching else ""
     async with (
-        connect_websocket(f"{url}/consumer/{path}/s", compression=None, ping_interval=None) as consumer,
-        connect_websocket(f"{url}/producer/{path}{batching}", compression=None, ping_interval=None) as producer,
+        connect_websocket(f"{url}/consumer/{path}/s", compression=compression, ping_interval=None) as consumer,
+        connect_websocket(f"{url}/producer/{path}{batching}", compression=compression, ping_interval=None) as producer,
     ):
         text = json.dumps({"payload": base64.b64encode(payload).decode()})
         free = asyncio.Semaphore(IN_FLIGHT)
@@ -96,6 +99,7 @@ async def measure(broker: Broker, name: str, load: Load, count: int, size: int, 
 async def compare(broker: Broker, count: int, size: int) -> None:
     for is_batching in (False, True):
         await measure(broker, "WebSocket", by_websocket, count, size, is_batching)
+        await measure(broker, "compressed", partial(by_websocket, compression="deflate"), count, size, is_batching)
         await measure(broker, "binary", by_binary_protocol, count, size, is_batching)
 
 
@@ -106,7 +110,7 @@ def main() -> None:
     parser.add_argument("--reference", type=pathlib.Path, metavar="DIR")
     options = parser.parse_args()
     settings = {"webSocketServiceEnabled": "true"}
-    with started_pybroker(settings=settings) as broker:
+    with started_pybroker(settings={**settings, "webSocketCompressionEnabled": "true"}) as broker:
         asyncio.run(compare(broker, options.messages, options.size))
     if options.reference is not None:
         with started_reference(options.reference, settings=settings) as broker:

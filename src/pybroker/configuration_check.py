@@ -14,6 +14,7 @@ from pybroker.auth.server_tls import server_context
 from pybroker.cluster.advertised_addresses import AdvertisedAddresses, BoundPorts
 from pybroker.config import BrokerConfig, ConfigError, Problems
 from pybroker.config.ledger_store_kind import LedgerStoreKind, ledger_store_kind
+from pybroker.encryption.configured_keys import configured_key_reader
 from pybroker.errors import InvalidTopicName
 from pybroker.metadata.shared_metadata import client_options, shared_addresses
 from pybroker.model.names import NamespaceName, is_valid_entity
@@ -35,6 +36,7 @@ def check(config: BrokerConfig, refused_keys: frozenset[str], problems: Problems
         _check_metadata_store,
         _check_broker_client,
         _check_collector,
+        configured_key_reader,
         _check_console_login,
     ]
     for each in checks:

@@ -43,6 +43,7 @@ class Scenario:
     purpose: str
     is_secured: bool = False  # wants brokers that ask for tokens and check rights
     has_transactions: bool = False  # wants brokers that have coordinators of transactions
+    is_proxied: bool = False  # wants brokers that expect PROXY headers
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -68,6 +69,13 @@ def transaction_scenario(function: Callable[["Run"], None]) -> Callable[["Run"],
     return function
 
 
+def proxied_scenario(function: Callable[["Run"], None]) -> Callable[["Run"], None]:
+    """Register a scenario for brokers that expect PROXY headers."""
+    SCENARIOS[scenario(function).__name__].is_proxied = True
+    return function
+
+
+PROXY_SETTINGS = {"haProxyProtocolEnabled": "true"}
 TRANSACTION_SETTINGS = {"transactionCoordinatorEnabled": "true"}
 
 

@@ -28,7 +28,7 @@ from benchmarks.brokers import Broker
 from tests import differential
 from tests.differential import intended
 from tests.differential.compare import Difference, differences
-from tests.differential.harness import SCENARIOS, TRANSACTION_SETTINGS, Run, Scenario, security_settings
+from tests.differential.harness import PROXY_SETTINGS, SCENARIOS, TRANSACTION_SETTINGS, Run, Scenario, security_settings
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # Importing them registers their scenarios, in the order of their names.
@@ -81,8 +81,9 @@ def main(arguments: list[str]) -> int:
         return 2
     comparison = Comparison(options)
     groups: list[tuple[dict[str, str], Callable[[Scenario], bool]]] = [
-        ({}, lambda each: not each.is_secured and not each.has_transactions),
+        ({}, lambda each: not (each.is_secured or each.has_transactions or each.is_proxied)),
         (TRANSACTION_SETTINGS, lambda each: each.has_transactions),
+        (PROXY_SETTINGS, lambda each: each.is_proxied),
         (security_settings(SECRET), lambda each: each.is_secured),
     ]
     for settings, belongs in groups:

@@ -198,7 +198,11 @@ def websocket_consumer(run: Run) -> None:
         consumer.step("end of topic")
         consumer.send({"type": "unsubscribe"})
         consumer.step("unsubscribe", QUIET_MS)
-        run.rest("subscriptions", "GET", f"{V2}/{path}/subscriptions")
+        address = f"{V2}/{path}/subscriptions"
+        run.wait_until(
+            lambda: json.loads(run.http("GET", address, ..., "")[2]) == []
+        )  # the service does not wait for it
+        run.rest("subscriptions", "GET", address)
 
 
 @scenario

@@ -26,11 +26,11 @@ SWITCHING_PROTOCOLS = 101
 REFUSAL = b"Failed to create producer/consumer"
 """In the answer of a session whose producer or consumer is refused. As in Pulsar, some refusals have status 500."""
 CONTENT_LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)\r\n")
-CALM = frozenset(("command", "odd members", "fragments", "ping", "pong"))
+CALM = frozenset(("command", "odd members", "fragments", "ping", "pong", "compressed"))
 """Kinds of frames after which a session still closes in order."""
-SOUND = CALM | {"no JSON", "large base64", "binary", "too large"}
+SOUND = CALM | {"no JSON", "large base64", "binary", "too large", "compressed too large"}
 """Kinds that consist of whole frames, so that the next frame begins after them."""
-FATAL = frozenset(("too large", "no mask", "reserved", "control frame", "invalid UTF-8"))
+FATAL = frozenset(("too large", "compressed too large", "no mask", "reserved", "control frame", "invalid UTF-8"))
 """Kinds after which the broker must end the session."""
 QUIET_S = 0.1
 """How long to wait for the answer to a request that is broken."""

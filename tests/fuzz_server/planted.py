@@ -22,6 +22,7 @@ class Planted:
 BUGS = {
     "base64-unguarded": Planted("a session ends with", {"sessions": 600}),
     "deep-json": Planted("a session ends with", {"sessions": 1500}),
+    "compressed-size-unlimited": Planted("continues after compressed too large", {"sessions": 12000}),
     "text-size-unlimited": Planted("continues after too large", {"sessions": 3000}),
     "proxy-address-unguarded": Planted("ERROR task.failed task=proxied-port", {"headers": 600}),
     "proxy-header-timeout": Planted("a connection remains open", {"headers": 1500}),
@@ -67,11 +68,23 @@ def _text_size_unlimited() -> None:
 
     made = WebSocketConnection.__init__
 
-    def init(self: Any, *arguments: Any) -> None:
-        made(self, *arguments)
+    def init(self: Any, *arguments: Any, **more: Any) -> None:
+        made(self, *arguments, **more)
         self._protocol.max_message_size = self._protocol.max_fragment_size = None
 
-    WebSocketConnection.__init__ = init  # type: ignore[method-assign, assignment]
+    WebSocketConnection.__init__ = init  # type: ignore[method-assign]
+
+
+def _compressed_size_unlimited() -> None:
+    """Only the compressed size is limited."""
+    from pybroker.websocket.frame_compression import FrameCompression
+
+    decode = FrameCompression.decode
+
+    def unlimited(self: Any, frame: Any, *, max_size: int | None = None) -> Any:
+        return decode(self, frame, max_size=None)
+
+    FrameCompression.decode = unlimited  # type: ignore[method-assign]
 
 
 def _proxy_address_unguarded() -> None:

@@ -6,8 +6,8 @@
   python -m tests.fuzz_server.run --bug NAME                             a broker with a planted bug, see planted.py
   python -m tests.fuzz_server.run --keep DIR                             keeps the data and the log there
 
-Frames, requests and sessions go to a broker with default settings and the WebSocket service. Headers and tokens go to a second
-broker, which expects PROXY headers, and tokens of an identity provider or of its own secret.
+Frames, requests and sessions go to a broker with default settings and the WebSocket service, with keys and compression. Headers
+and tokens go to a second broker, which expects PROXY headers, and tokens of an identity provider or of its own secret.
 
 What must hold, whatever is sent: the broker lives and answers its health check, the honest client goes on and receives what it
 sends, the broker logs no error, needs only so much memory and so many sockets, and answers every proper HTTP request with a
@@ -37,7 +37,15 @@ from tests.fuzz_server.planted import BUGS, PLANTED
 from tests.fuzz_server.tally import Tally
 from tests.fuzz_server.tokens import ROLE, TokenMaker
 from tests.support.broker_process import BrokerProcess
-from tests.support.credentials import CertificateAuthority, data_url, secret_key, token
+from tests.support.credentials import (
+    CertificateAuthority,
+    data_url,
+    private_pem,
+    public_pem,
+    rsa_key,
+    secret_key,
+    token,
+)
 from tests.support.identity_provider import IdentityProvider
 from tests.support.rest import call, client_tls
 from tests.support.secured import tls_settings
@@ -119,7 +127,16 @@ def run(directory: Path, counts: Counts, seed: int, connections: int = 48, bug: 
     outcome = Outcome()
     started_s = time.monotonic()
     if counts.frames or counts.requests or counts.sessions:
-        settings = {"webSocketServiceEnabled": "true"}
+        keys = _made(directory / "keys")
+        (keys / "app.public.pem").write_bytes(public_pem(rsa_key()))
+        (keys / "app.private.pem").write_bytes(private_pem(rsa_key()))
+        (keys / "bad.public.pem").write_text("no key")
+        settings = {
+            "webSocketServiceEnabled": "true",
+            "webSocketCompressionEnabled": "true",
+            "cryptoKeyReaderFactoryClassName": "files",
+            "cryptoKeyDirectory": str(keys),
+        }
         broker = BrokerProcess(_made(directory / "open"), settings)
         _run(broker, {}, bug, outcome, lambda: _attack(broker, outcome, counts, seed, connections))
     if counts.headers or counts.tokens:

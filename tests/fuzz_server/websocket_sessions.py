@@ -7,8 +7,10 @@ parameters may be invalid. Frames that end a connection are drawn for half of th
 import base64
 import json
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Any
 from urllib.parse import quote
@@ -43,6 +45,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "reader": ("token", "cryptoFailureAction", "receiverQueueSize", "readerName", "messageId"),
 }
 CHOICES = (
+    *("app", "app,app", "app,none", "../keys/app", "bad", ","),
     *("true", "false", "Shared", "Exclusive", "Failover", "Key_Shared", "NonDurable", "Earliest", "CONSUME", "ZSTD"),
     *("RoundRobinPartition", "Murmur3_32Hash", "earliest", "latest", "LZ4", "SNAPPY", "ZLIB", "DISCARD"),
 )
@@ -68,6 +71,8 @@ MEMBERS = (
 COMMANDS = ("permit", "unsubscribe", "isEndOfTopic", "negativeAcknowledge", "acknowledge", "", "x" * 200)
 CLOSE_CODES = (0, 999, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1011, 1015, 1016, 2999, 3000, 4999, 5000, 65535)
 INVALID_UTF_8 = (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b'{"payload":"\xff"}')
+COMPRESSION = "Sec-WebSocket-Extensions: permessage-deflate"
+"""The header line of a client that compresses its frames."""
 MAX_TEXT_BYTES = 1 << 20
 """The default of `webSocketMaxTextFrameSize`."""
 
@@ -110,6 +115,17 @@ def handshake(target: str, *lines: str) -> bytes:
     return ("\r\n".join(head) + "\r\n\r\n").encode("latin-1", "replace")
 
 
+def compressed(text: bytes) -> bytes:
+    """Return the payload of a compressed message (RFC 7692)."""
+    encoder = zlib.compressobj(wbits=-15)
+    return (encoder.compress(text) + encoder.flush(zlib.Z_SYNC_FLUSH))[:-4]
+
+
+@cache
+def _bomb_of(size: int) -> bytes:
+    return compressed(b" " * size)
+
+
 @dataclass(frozen=True)
 class HostileSession:
     """A handshake with its kind, and the kinds and bytes of the frames. A handshake that is proper must be answered."""
@@ -126,13 +142,15 @@ class SessionMaker:
 
     def __init__(self, random: Random) -> None:
         self._random = random
+        self._is_compressed = False
 
     def next(self, most_frames: int) -> HostileSession:
         random = self._random
         role = random.choice(("producer", "producer", "consumer", "consumer", "reader", "multi"))
         draw = random.random()
         if draw < 0.55:
-            kind, data, is_proper = "plain handshake", handshake(self._target(role, is_odd=False)), True
+            lines = (COMPRESSION,) if random.random() < 0.3 else ()
+            kind, data, is_proper = "plain handshake", handshake(self._target(role, is_odd=False), *lines), True
         elif draw < 0.75:
             kind, data, is_proper = "odd parameters", handshake(self._target(role, is_odd=True)), True
         elif draw < 0.9:
@@ -143,6 +161,7 @@ class SessionMaker:
                 self._changed(handshake(self._target(role, is_odd=False))),
                 False,
             )
+        self._is_compressed = f"\r\n{COMPRESSION}\r\n".encode() in data
         count = min(most_frames, random.choice((1, 3, 10, 40)))
         return HostileSession(kind, role, data, is_proper, self._frames(role, count))
 
@@ -204,6 +223,7 @@ class SessionMaker:
                 b'{"k":{"keyValue":"AAAA"}}',
                 b"[" * 2000,
                 b'{"k":{"keyValue":1}}',
+                b'{"k":1}',
                 self._wild_id(),
                 self._wild_id(),
             )
@@ -234,7 +254,7 @@ class SessionMaker:
                 "Sec-WebSocket-Extensions: ;;=,",
             ),
             *(
-                "Sec-WebSocket-Extensions: permessage-deflate",
+                COMPRESSION,
                 "Sec-WebSocket-Protocol: a, b,,",
                 "Sec-WebSocket-Protocol: \xff",
             ),
@@ -290,6 +310,8 @@ class SessionMaker:
             * 2,
             *[("pong", lambda _: ws_frame(PONG, random.randbytes(random.choice((0, 4, 125)))))] * 1,
         ]
+        if self._is_compressed:
+            kinds += [("compressed", self._compressed)] * 10
         if role == "producer":  # Texts that are no JSON are answered; they end the session of a consumer.
             kinds += [*[("no JSON", self._no_json)] * 3, ("large base64", self._large)]
         if random.random() < 0.5:
@@ -307,6 +329,11 @@ class SessionMaker:
                 *[("changed bytes", lambda role: self._with_changed_bytes(self._command(role)))] * 3,
                 *[("half a frame", self._half)] * 1,
             ]
+            if self._is_compressed:
+                kinds += [
+                    ("compressed too large", self._bomb),
+                    *[("damaged compression", lambda role: self._with_changed_bytes(self._compressed(role)))] * 2,
+                ]
         drawn = (random.choice(kinds) for _ in range(count))
         return tuple((kind, make(role)) for kind, make in drawn)
 
@@ -465,7 +492,27 @@ class SessionMaker:
         random = self._random
         if random.random() < 0.5:
             return ws_frame(random.choice((3, 4, 7, 11, 15)), self._valid(role))
-        return ws_frame(TEXT, self._valid(role), reserved=random.randrange(1, 8))
+        reserved = (1, 2, 3, 5, 6, 7) if self._is_compressed else (1, 2, 3, 4, 5, 6, 7)
+        return ws_frame(TEXT, self._valid(role), reserved=random.choice(reserved))
+
+    def _compressed(self, role: str) -> bytes:
+        """A valid text that is compressed, in one or more frames."""
+        random = self._random
+        content = compressed(self._valid(role).ljust(random.choice((0, 0, 3000, 200_000))))
+        if random.random() < 0.6:
+            return ws_frame(TEXT, content, random.randbytes(4), reserved=4)
+        cuts = sorted(random.randrange(len(content) + 1) for _ in range(random.choice((1, 1, 5))))
+        data, opcode = b"", TEXT
+        for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
+            reserved = 4 if opcode == TEXT else 0
+            data += ws_frame(opcode, content[start:end], random.randbytes(4), is_last=False, reserved=reserved)
+            opcode = CONTINUATION
+        return data + ws_frame(CONTINUATION, b"")
+
+    def _bomb(self, role: str) -> bytes:
+        """A text that is too large only after decompression."""
+        size = self._random.choice((MAX_TEXT_BYTES + 1, 3 * MAX_TEXT_BYTES, 60 * MAX_TEXT_BYTES))
+        return ws_frame(TEXT, _bomb_of(size), reserved=4)
 
     def _wrong_length(self, role: str) -> bytes:
         random = self._random

@@ -18,8 +18,8 @@ from tests.support.broker_process import BrokerProcess
 
 from pybroker.client.access import Access
 from pybroker.columns.bad_records import BadRecords, CryptoFailureAction, UndecryptableEntry
-from pybroker.columns.encryption import PrivateKeyFiles
 from pybroker.columns.message_columns import METADATA_TYPES, VALUE
+from pybroker.encryption.payload_encryption import PrivateKeyFiles
 from pybroker.reading.message_batches import MessageReader, MessageReading
 from pybroker.reading.positions import EntryRange
 from pybroker.reading.read_options import SourceOptions

@@ -41,7 +41,7 @@ class EncryptionKey(NamedTuple):
 
 
 class Encryption(NamedTuple):
-    """How an application has encrypted and compressed a message. The client neither encrypts nor decrypts."""
+    """How a message was encrypted and compressed."""
 
     keys: tuple[EncryptionKey, ...]
     param: bytes = b""
@@ -51,7 +51,9 @@ class Encryption(NamedTuple):
     """The compression of the message inside the encryption: a number of the protocol's `CompressionType`."""
     uncompressed_bytes: int = 0
     batch_size: int | None = None
-    """The number of messages of an encrypted batch, which cannot be separated; None for a single message."""
+    """The number of messages of the encrypted batch; None for a message outside a batch."""
+    is_decrypted: bool = False
+    """Whether the client has decrypted the message. A batch that is still encrypted is one message."""
 
 
 class Message(NamedTuple):
@@ -74,7 +76,7 @@ class Message(NamedTuple):
     redelivery_count: int = 0
     schema_version: bytes = b""
     encryption: Encryption | None = None
-    """Set for a message that is still encrypted."""
+    """Set for a message that its producer has encrypted."""
 
 
 class OutgoingMessage(NamedTuple):

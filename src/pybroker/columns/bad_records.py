@@ -64,7 +64,3 @@ class UndecryptableEntry(BadEntry):
             "configure the private key, or set cryptoFailureAction to DISCARD (no rows) or CONSUME (encrypted bytes)"
         )
         super().__init__(topic, ledger_id, entry_id, batch_index, reason, way_out)
-
-
-class CannotDecrypt(Exception):
-    """A payload cannot be decrypted. The text contains the reason and never key material."""

@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from pybroker.columns.bad_records import BadEntry, BadRecords, CannotDecrypt, CryptoFailureAction, UndecryptableEntry
+from pybroker.columns.bad_records import BadEntry, BadRecords, CryptoFailureAction, UndecryptableEntry
 from pybroker.columns.message_columns import ERROR_COLUMN, METADATA_TYPES, VALUE, metadata_field
 from pybroker.columns.payloads import DecoderLimits, Opener
 from pybroker.columns.scanner import SCANNER, Scanner, scanned
 from pybroker.columns.scanner_layout import MESSAGE, PROPERTY, STATE, Flag, ScanError
 from pybroker.columns.window import WANTED_BY, ColumnBuilder, Window
+from pybroker.encryption.encryption_errors import CannotDecrypt
 from pybroker.wire.compression import DamagedPayload
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from pybroker.columns.encryption import Decryptor
     from pybroker.columns.entry_run import EntryRun
     from pybroker.columns.scanner_layout import Records
+    from pybroker.encryption.payload_encryption import Decryptor
 
 MAX_BLOCK_ENTRIES = 32 * 1024
 """Maximum entries for one scan. Each needs 168 bytes."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, cast
 
-from pybroker.columns.bad_records import CannotDecrypt
+from pybroker.encryption.encryption_errors import CannotDecrypt
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import DamagedPayload, decompress
 
 if TYPE_CHECKING:
-    from pybroker.columns.encryption import Decryptor
+    from pybroker.encryption.payload_encryption import Decryptor
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 """Pulsar's default maximum size of an entry."""

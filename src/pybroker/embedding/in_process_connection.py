@@ -35,6 +35,8 @@ _HOLD_STALLED = 1 << 16  # an additional reason not to read from the socket
 _SEND = pb.BaseCommand.SEND
 _ACK = pb.BaseCommand.ACK
 
+T = TypeVar("T")
+
 
 class EmbeddedConnection(Connection, Line):
     """A client's connection to an embedded broker. It applies the active faults."""

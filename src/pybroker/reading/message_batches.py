@@ -11,18 +11,18 @@ import pyarrow as pa
 
 from pybroker.columns.bad_records import BadRecords, CryptoFailureAction
 from pybroker.columns.decoder import MessageDecoder, schema_of
-from pybroker.columns.encryption import Decryptor, PrivateKeyFiles
 from pybroker.columns.message_columns import DEFAULT_COLUMNS, VALUE
 from pybroker.columns.payloads import DecoderLimits, Opener
 from pybroker.columns.scanner import IS_COMPILED, SCANNER, Scanner
+from pybroker.encryption.payload_encryption import Decryptor, PrivateKeyFiles
 from pybroker.model.names import TopicName
 from pybroker.reading.entry_source import ReadingFailed
 from pybroker.reading.range_chunks import RangeChunks
 from pybroker.runtime import logs
 
 if TYPE_CHECKING:
-    from pybroker.columns.encryption import PrivateKeys
     from pybroker.columns.entry_run import EntryRun
+    from pybroker.encryption.payload_encryption import PrivateKeys
     from pybroker.reading.entry_source import EntrySource
     from pybroker.reading.positions import EntryRange
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pybroker.columns.bad_records import CannotDecrypt
 from pybroker.columns.chunks import Chunk, ChunkedMessages, EarlierChunks, LookBack, Mark
 from pybroker.columns.decoder import JoinedMessage
 from pybroker.columns.scanner import scanned
 from pybroker.columns.scanner_layout import Flag
+from pybroker.encryption.encryption_errors import CannotDecrypt
 from pybroker.reading.entry_source import DataLoss
 from pybroker.reading.lossy_reads import LossyReads
 from pybroker.reading.positions import EntryRange, Place

@@ -24,7 +24,7 @@ from pybroker.model.names import TopicName
 from pybroker.reading.message_batches import MessageReader, MessageReading
 
 if TYPE_CHECKING:
-    from pybroker.columns.encryption import PrivateKeyFiles, PrivateKeys
+    from pybroker.encryption.payload_encryption import PrivateKeyFiles, PrivateKeys
     from pybroker.reading.entry_source import EntrySource
     from pybroker.reading.positions import EntryRange
 

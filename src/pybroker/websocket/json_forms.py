@@ -84,11 +84,12 @@ class EncryptionContext(msgspec.Struct):
 
     keys: dict[str, KeyContext]
     param: bytes
-    algorithm: str | None
+    algorithm: str | UnsetType
     compressionType: str  # noqa: N815
     uncompressedMessageSize: int  # noqa: N815
     batchSize: int | None  # noqa: N815
     encrypted: bool
+    """Whether the payload is still encrypted."""
 
 
 class ConsumerMessage(msgspec.Struct):
@@ -107,6 +108,7 @@ class ConsumerMessage(msgspec.Struct):
 _producer_messages = msgspec.json.Decoder(ProducerMessage | None, strict=False)
 _commands = msgspec.json.Decoder(ConsumerCommand, strict=False)
 _keys = msgspec.json.Decoder(dict[str, KeyContext])
+_any_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
 
 
@@ -175,10 +177,20 @@ def _encryption(given: ProducerMessage, keys: tuple[EncryptionKey, ...], context
     return Encryption(keys, param, compression=number or 0, uncompressed_bytes=size_bytes or 0)
 
 
-def encryption_keys(text: str) -> tuple[EncryptionKey, ...]:
-    """Return the keys of the parameter `encryptionKeys`: base64 of JSON, an object of key names. Raises ValueError."""
+def encryption_keys(text: str) -> tuple[EncryptionKey, ...] | tuple[str, ...]:
+    """Return the value of the parameter `encryptionKeys`: keys with which the client encrypts its messages, as base64 of a
+    JSON object, or names of public keys with which the broker encrypts them. Raises ValueError.
+    """
     try:
-        found = _keys.decode(decoded_base64(text.strip()))
+        content = decoded_base64(text.strip())
+        _any_object.decode(content)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
+        if not names:
+            raise ValueError("there is no name of a key") from None
+        return tuple(names)
+    try:
+        found = _keys.decode(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if not found or any(not name.strip() or not key.keyValue for name, key in found.items()):
@@ -226,11 +238,11 @@ def _encryption_context(encryption: Encryption) -> EncryptionContext:
     return EncryptionContext(
         {key.name: KeyContext(key.value, dict(key.metadata)) for key in encryption.keys},
         encryption.param,
-        encryption.algorithm,
+        UNSET if encryption.algorithm is None else encryption.algorithm,
         _COMPRESSION_NAMES.get(encryption.compression, "NONE"),
         encryption.uncompressed_bytes,
         encryption.batch_size,
-        encrypted=True,
+        encrypted=not encryption.is_decrypted,
     )
 
 

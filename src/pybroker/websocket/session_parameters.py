@@ -26,6 +26,8 @@ SEND_TIMEOUT_MS = 30_000
 NACK_DELAY_MS = 60_000
 LEAST_ACK_TIMEOUT_MS = 1000
 MAX_INT = (1 << 31) - 1
+MAX_ENCRYPTION_KEYS = 16
+"""Maximum number of keys of a producer, each of which is stored with every message. Consumers try no more."""
 
 _ROUTING_MODES = {"SinglePartition": True, "RoundRobinPartition": False, "CustomPartition": True}
 _HASHES = {"JavaStringHash": False, "Murmur3_32Hash": True}
@@ -91,12 +93,13 @@ def producer_parameters(query: Mapping[str, str]) -> ProducerParameters:
         max_pending = parameters.integer("maxPendingMessages", 0, least=0) or MAX_PENDING_MESSAGES
         batch_delay_ms = parameters.integer("batchingMaxPublishDelay", batch_delay_ms, least=1)
     initial_sequence_id = parameters.long("initialSequenceId")
-    keys = parameters.encryption_keys()
+    keys, key_names = parameters.encryption_keys()
     if keys:
         is_batching = False
     publishing = Publishing(
         name=parameters.name("producerName"),
         is_encrypted=bool(keys),
+        encryption_keys=key_names,
         initial_sequence_id=initial_sequence_id,
         compression=pb.NONE if keys else parameters.one_of("compressionType", COMPRESSIONS, pb.NONE),
         is_batching=is_batching,
@@ -212,17 +215,22 @@ class _Parameters:
             raise InvalidParameter(f"{key} cannot be blank")
         return value
 
-    def encryption_keys(self) -> tuple[EncryptionKey, ...]:
+    def encryption_keys(self) -> tuple[tuple[EncryptionKey, ...], tuple[str, ...]]:
+        """Return the keys of a client that encrypts its messages, and the names of keys with which the broker encrypts."""
         text = self.query.get("encryptionKeys")
         if text is None:
-            return ()
+            return (), ()
         try:
-            return encryption_keys(text)
+            found = encryption_keys(text)
         except ValueError as error:
             raise InvalidParameter(
-                "encryptionKeys must be base64 of a JSON object of keys with keyValue, with which the client encrypts its "
-                f"messages; this broker encrypts no messages: {error}"
+                "encryptionKeys must be names of keys, separated by commas, or base64 of a JSON object of keys with "
+                f"keyValue: {error}"
             ) from error
+        if len(found) > MAX_ENCRYPTION_KEYS:
+            raise InvalidParameter(f"encryptionKeys has more than {MAX_ENCRYPTION_KEYS} keys")
+        keys = tuple(each for each in found if isinstance(each, EncryptionKey))
+        return keys, tuple(each for each in found if isinstance(each, str))
 
     def flag(self, key: str) -> bool:
         return self.query.get(key, "").lower() == "true"

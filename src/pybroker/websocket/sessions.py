@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 from pybroker.broker.explain.steps import WEBSOCKET_CLIENT
 from pybroker.client.consuming.message_consumer import MessageConsumer
+from pybroker.client.message_crypto import MessageCrypto
 from pybroker.client.producing.message_producer import open_message_producer
+from pybroker.encryption.configured_keys import configured_key_reader
+from pybroker.encryption.encryption_errors import CannotEncrypt
 from pybroker.errors import ServiceNotReady
 from pybroker.model.names import TopicName
 from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 from pybroker.websocket.consumer_session import ConsumerSession, ReaderSession
 from pybroker.websocket.dead_letter_producer import DeadLetterProducer
+from pybroker.websocket.frame_compression import session_extensions
 from pybroker.websocket.namespace_totals import NamespaceTotals
 from pybroker.websocket.producer_session import ProducerSession
 from pybroker.websocket.session_clients import SessionClients
@@ -24,6 +28,8 @@ from pybroker.websocket.topic_pattern import PatternTopics
 from pybroker.websocket.websocket_connection import Timing, WebSocketConnection
 
 if TYPE_CHECKING:
+    from websockets.extensions import Extension
+
     from pybroker.broker.service import BrokerService
     from pybroker.client.access import Access
     from pybroker.client.client import Client
@@ -47,6 +53,9 @@ class Sessions:
         self._broker = broker
         self._runtime = broker.runtime
         self._tasks = TaskOwner("websocket")
+        keys = configured_key_reader(self._runtime.config)
+        self._crypto_thread = self._runtime.threads.pool("crypto-keys")
+        self._crypto = None if keys is None else MessageCrypto(keys, self._crypto_thread)
         self._is_closing = False
 
     def __iter__(self) -> Iterator[Session]:
@@ -57,7 +66,7 @@ class Sessions:
 
     # --- opening -------------------------------------------------------------------------------------------------------
 
-    def connection(self, address: str) -> WebSocketConnection:
+    def connection(self, address: str, extensions: Sequence[Extension] = ()) -> WebSocketConnection:
         """Return a connection for a session that is being opened. Raises ServiceNotReady while the broker stops."""
         if self._is_closing:
             raise ServiceNotReady("the broker stops: open the session at another broker, or later")
@@ -73,15 +82,22 @@ class Sessions:
             config.web_socket_max_text_frame_size,
             timing,
             self._tasks,
+            session_extensions(extensions),
         )
 
     async def open_producer(
         self, connection: WebSocketConnection, access: Access, topic: TopicName, parameters: ProducerParameters
     ) -> ProducerSession:
-        """Create the producer of a session. Raises ClientError, or the broker's refusal."""
+        """Create the producer of a session. Raises CannotEncrypt, ClientError, or the broker's refusal."""
+        if parameters.publishing.encryption_keys and self._crypto is None:
+            raise CannotEncrypt("Can't add encryption key without configuring cryptoKeyReaderFactoryClassName")
         client = self.clients.borrow(access)
         try:
-            publishing = replace(parameters.publishing, properties={WEBSOCKET_CLIENT: connection.address})
+            publishing = replace(
+                parameters.publishing,
+                properties={WEBSOCKET_CLIENT: connection.address},
+                crypto=self._crypto if parameters.publishing.encryption_keys else None,
+            )
             producer = await open_message_producer(client, topic, publishing)
         except BaseException:
             await self.clients.give_back(client)
@@ -111,7 +127,8 @@ class Sessions:
         """
         client = self.clients.borrow(access)
         properties = {WEBSOCKET_CLIENT: connection.address}
-        consumer = MessageConsumer(client, replace(parameters.receiving, properties=properties))
+        receiving = replace(parameters.receiving, properties=properties, crypto=self._crypto)
+        consumer = MessageConsumer(client, receiving)
         try:
             pattern = None
             if isinstance(topics, str):
@@ -173,3 +190,4 @@ class Sessions:
             logs.warning("websocket.sessions_aborted", sessions=len(self._sessions))
         await self._tasks.close()
         await self.clients.close()
+        self._crypto_thread.shutdown(wait=False, cancel_futures=True)

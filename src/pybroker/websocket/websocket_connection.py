@@ -20,9 +20,12 @@ from websockets.protocol import Protocol, Side, State
 from pybroker.admin.http.upgrade import Reading, UpgradedConnection
 from pybroker.memory.broker_memory import Holding
 from pybroker.runtime import logs
+from pybroker.websocket.frame_compression import PIECE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from websockets.extensions import Extension
 
     from pybroker.memory.broker_memory import Memory
     from pybroker.runtime.clock import Clock
@@ -83,8 +86,16 @@ class WebSocketConnection(UpgradedConnection):
     """A connection of a client. Created before the handshake is answered."""
 
     def __init__(
-        self, address: str, memory: Memory, clock: Clock, max_text_bytes: int, timing: Timing, tasks: TaskOwner
+        self,
+        address: str,
+        memory: Memory,
+        clock: Clock,
+        max_text_bytes: int,
+        timing: Timing,
+        tasks: TaskOwner,
+        extensions: Sequence[Extension] = (),
     ) -> None:
+        """`extensions`: those that the handshake has negotiated."""
         self.address = address
         self.is_open = True
         """Whether texts can be sent: no close frame was sent or received."""
@@ -94,6 +105,9 @@ class WebSocketConnection(UpgradedConnection):
         """When the connection is closed, after the handshake, because the client's credentials expire; None: never."""
         self._receiver: TextReceiver | None = None
         self._protocol = Protocol(Side.SERVER, state=State.OPEN, max_size=max_text_bytes, logger=_silent)
+        self._protocol.extensions = list(extensions)
+        self._is_compressed = bool(extensions)
+        self._unparsed = b""  # received data of a compressed connection, while it is not read
         self._memory = memory
         self._clock = clock
         self._max_text_bytes = max_text_bytes
@@ -194,11 +208,32 @@ class WebSocketConnection(UpgradedConnection):
         if hold not in self._holds:
             return
         del self._holds[hold]
-        if not self._holds and self._reading is not None and not self._is_lost:
+        if self._unparsed:
+            asyncio.get_running_loop().call_soon(self._parse_pieces)
+        elif not self._holds and self._reading is not None and not self._is_lost:
             self._reading.resume()
 
     def data_received(self, data: bytes) -> None:
         self._active_at_s = self._now_s()
+        if not self._is_compressed:
+            self._parse(data)
+            return
+        self._unparsed += data
+        self._parse_pieces()
+
+    def _parse_pieces(self) -> None:
+        """Parse received data in small pieces while the connection is read, because each piece may become a thousand times
+        as long.
+        """
+        start = 0
+        while start < len(self._unparsed) and not self._holds and not self._is_lost:
+            self._parse(self._unparsed[start : start + PIECE_BYTES])
+            start += PIECE_BYTES
+        self._unparsed = self._unparsed[start:]
+        if not self._unparsed and not self._holds and self._reading is not None and not self._is_lost:
+            self._reading.resume()
+
+    def _parse(self, data: bytes) -> None:
         self._protocol.receive_data(data)
         events = self._protocol.events_received()
         self._partial_bytes += len(data)
@@ -222,6 +257,8 @@ class WebSocketConnection(UpgradedConnection):
         if data:
             self._parts.append(data)
         if not is_last:
+            if self._is_compressed:
+                self._partial_bytes += len(data)
             if len(self._parts) > 64:  # many tiny fragments
                 self._parts = [b"".join(self._parts)]
             return
@@ -289,6 +326,7 @@ class WebSocketConnection(UpgradedConnection):
             timer.cancel()
         self._timers.clear()
         self._parts = []
+        self._unparsed = b""
         self._release_frame_memory()
 
     def _closing(self, code: int, reason: str) -> None:

@@ -24,6 +24,7 @@ from pybroker.admin.http.upgrade import SwitchingProtocols
 from pybroker.auth import provider_names
 from pybroker.client.access import AccessRefused
 from pybroker.client.failures import ClientError, ConnectionLost, RequestTimedOut
+from pybroker.encryption.encryption_errors import CannotEncrypt
 from pybroker.errors import (
     AdminError,
     AuthenticationError,
@@ -45,11 +46,13 @@ from pybroker.errors import (
 from pybroker.model.names import TopicName
 from pybroker.runtime import logs
 from pybroker.websocket import session_parameters
+from pybroker.websocket.frame_compression import OFFER
 from pybroker.websocket.session_parameters import InvalidParameter
 from pybroker.websocket.session_permission import SessionPermission
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+    from websockets.extensions import Extension
 
     from pybroker.client.access import Access
     from pybroker.websocket.session import Session
@@ -63,7 +66,7 @@ UPGRADE_REQUIRED = 426
 ANY_ORIGIN = "*"
 
 _STATUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
-    ((InvalidParameter, InvalidTopicName, ValueError), 400),
+    ((InvalidParameter, InvalidTopicName, ValueError, CannotEncrypt), 400),
     (AuthenticationError, 401),
     (AuthorizationError, 403),
     ((TopicNotFound, SubscriptionNotFound), 404),
@@ -96,11 +99,19 @@ _PRODUCER_QUERIES = (
     ),
     Query("hashingScheme", "the hash of keys", str, "JavaStringHash", ("JavaStringHash", "Murmur3_32Hash")),
     Query("compressionType", "the compression", str, "NONE", ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")),
-    Query("encryptionKeys", "base64 of a JSON object of the keys with which the client encrypts its messages"),
+    Query(
+        "encryptionKeys",
+        "names of the public keys for which the broker encrypts the messages, or base64 of a JSON object of the keys with "
+        "which the client encrypts its messages",
+    ),
 )
 _QUEUE = Query("receiverQueueSize", "messages that are sent without an acknowledgement; at most 1000", int, 1000)
 _CRYPTO = Query(
-    "cryptoFailureAction", "the treatment of encrypted messages", str, "FAIL", ("FAIL", "DISCARD", "CONSUME")
+    "cryptoFailureAction",
+    "the treatment of messages that cannot be decrypted",
+    str,
+    "FAIL",
+    ("FAIL", "DISCARD", "CONSUME"),
 )
 _CONSUMER_QUERIES = (
     _TOKEN,
@@ -257,9 +268,9 @@ class WebSocketRoutes:
         return await self._open(call, opened, SessionPermission(permission, ([topic],)))
 
     async def _open(self, call: Call, opening: Opening, permission: SessionPermission) -> Response:
-        head = _handshake(call)
+        head, extensions = _handshake(call)
         _check_origin(call)
-        connection = self._sessions.connection(_address(call))
+        connection = self._sessions.connection(_address(call), extensions)
         if call.expires_at_s is not None:
             connection.lifetime_s = call.expires_at_s - call.runtime.clock.wall_ms() / 1000
         try:
@@ -268,7 +279,7 @@ class WebSocketRoutes:
             await self._require_still(session, permission)
         except (InvalidParameter, InvalidTopicName) as error:
             raise self._refused(call, error, f"Invalid query params: {error}") from error
-        except (BrokerError, ClientError, ValueError) as error:
+        except (BrokerError, ClientError, CannotEncrypt, ValueError) as error:
             raise self._refused(call, error, f"Failed to create producer/consumer: {error}") from error
         return _Session(self._sessions, session, head)
 
@@ -315,21 +326,21 @@ class _Session(SwitchingProtocols):
             raise
 
 
-def _handshake(call: Call) -> bytes:
-    """Return the response head that accepts the handshake. Raises AdminError: 405 if the request is no handshake, 400 if
-    the handshake is invalid.
+def _handshake(call: Call) -> tuple[bytes, Sequence[Extension]]:
+    """Return the response head that accepts the handshake, and the negotiated extensions. Raises AdminError: 405 if the
+    request is no handshake, 400 if the handshake is invalid.
     """
     has_body = call.headers.get("content-length", "0") != "0" or "transfer-encoding" in call.headers
     if has_body or call.scope["http_version"] != "1.1":
         raise AdminError(400, "A WebSocket handshake is a request of HTTP/1.1 without a body")
-    server = ServerProtocol()
+    server = ServerProtocol(extensions=[OFFER] if call.config.web_socket_compression_enabled else None)
     try:
         headers = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in call.headers.raw)
     except InvalidHandshake as error:  # control characters
         raise AdminError(400, f"Failed to open a WebSocket connection: {error}") from error
     response = server.accept(Request(call.scope["path"], headers))
     if response.status_code == SWITCHING_PROTOCOLS:
-        return bytes(response.serialize())
+        return bytes(response.serialize()), server.extensions
     if response.status_code == UPGRADE_REQUIRED:
         raise AdminError(
             405, "This address serves WebSocket sessions only: use a WebSocket client, and ws:// or wss://"

@@ -54,6 +54,7 @@ UNUSABLE: dict[str, Callable[[], object]] = {
     "no exponent": lambda: rsa_jwk(e=None),
     "shared secret": lambda: {"kty": "oct", "kid": "k", "k": "c2VjcmV0", "alg": "HS256"},
     "type is a list": lambda: {"kty": ["RSA"], "kid": "k"},
+    "curve is a list": lambda: {"kty": "OKP", "crv": ["Ed25519"], "kid": "k", "x": "AAAA"},
     "unknown curve": lambda: ec_jwk(crv="secp256k1"),
     "not on the curve": lambda: ec_jwk(x="AAAA"),
     "key agreement": lambda: {"kty": "OKP", "crv": "X25519", "kid": "k", "x": "AAAA"},

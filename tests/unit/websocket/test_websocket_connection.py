@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import tracemalloc
+import zlib
+from dataclasses import replace
+from itertools import pairwise
 from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, Side
 
@@ -15,6 +21,7 @@ from pybroker.admin.http.upgrade import Reading
 from pybroker.memory.broker_memory import Memory
 from pybroker.runtime.clock import Clock
 from pybroker.runtime.tasks import TaskOwner
+from pybroker.websocket.frame_compression import LEAST_BYTES, session_extensions
 from pybroker.websocket.websocket_connection import (
     FREE_FRAME_BYTES,
     MAX_UNSENT_BYTES,
@@ -79,7 +86,7 @@ class Receiver(TextReceiver):
 class Line:
     """A connection, its session, and the client's side of the protocol."""
 
-    def __init__(self, *, idle_s: float = 0, ping_s: float = 0) -> None:
+    def __init__(self, *, idle_s: float = 0, ping_s: float = 0, is_compressed: bool = False) -> None:
         self.memory = Memory.ample(Clock())
         self.tasks = TaskOwner("test")
         self.receiver = Receiver()
@@ -87,8 +94,16 @@ class Line:
         self.client = Protocol(Side.CLIENT)
         self.is_paused = False
         self.connection = WebSocketConnection(
-            "/127.0.0.1:1", self.memory, Clock(), MAX_TEXT_BYTES, Timing(ping_s, idle_s), self.tasks
+            "/127.0.0.1:1",
+            self.memory,
+            Clock(),
+            MAX_TEXT_BYTES,
+            Timing(ping_s, idle_s),
+            self.tasks,
+            session_extensions([PerMessageDeflate(True, True, 15, 12)]) if is_compressed else (),
         )
+        if is_compressed:
+            self.client.extensions = [PerMessageDeflate(True, True, 12, 15)]
         self.connection.serve(self.receiver)
         reading = Reading(lambda: self._paused(True), lambda: self._paused(False))
         self.connection.connection_made(cast(asyncio.Transport, self.transport), reading)
@@ -97,7 +112,7 @@ class Line:
         self.is_paused = is_paused
 
     def send(self, *frames: Frame, piece_bytes: int = 1 << 20) -> None:
-        data = b"".join(frame.serialize(mask=True) for frame in frames)
+        data = b"".join(serialized(frame) for frame in frames)
         for start in range(0, len(data), piece_bytes):
             self.connection.data_received(data[start : start + piece_bytes])
 
@@ -109,6 +124,11 @@ class Line:
 
     def lose(self) -> None:
         self.connection.connection_lost()
+
+
+def serialized(frame: Frame) -> bytes:
+    data = replace(frame, rsv1=False).serialize(mask=True)  # the library serializes no reserved bits
+    return bytes((data[0] | frame.rsv1 << 6,)) + data[1:]
 
 
 def text(data: bytes, *, fin: bool = True) -> Frame:
@@ -338,3 +358,108 @@ def test_random_bytes_never_raise_and_end_session_at_most_once(pieces: list[byte
         assert sum(part.used_bytes for part in parts) == 0
 
     asyncio.run(play())
+
+
+# --- compressed frames -------------------------------------------------------------------------------------------------
+
+
+def deflated(content: bytes, *, fin: bool = True) -> Frame:
+    encoder = zlib.compressobj(wbits=-15)
+    return Frame(Opcode.TEXT, (encoder.compress(content) + encoder.flush(zlib.Z_SYNC_FLUSH))[:-4], fin, rsv1=True)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
+async def test_compressed_texts_arrive_whole_beside_plain_ones(piece_bytes: int) -> None:
+    line = Line(is_compressed=True)
+    whole = deflated(b"in two frames" * 100)
+    cut = bytes(whole.data)[:10]
+    line.send(
+        deflated(b"one"),
+        text(b"plain"),
+        Frame(Opcode.TEXT, cut, False, rsv1=True),
+        Frame(Opcode.PING, b"between"),
+        rest(bytes(whole.data)[10:]),
+        piece_bytes=piece_bytes,
+    )
+    assert line.receiver.texts == [b"one", b"plain", b"in two frames" * 100]
+    line.lose()
+
+
+async def test_only_texts_from_a_minimum_size_are_sent_compressed() -> None:
+    line = Line(is_compressed=True)
+    sent = [b"x" * (LEAST_BYTES - 1), b"x" * LEAST_BYTES]
+    for each in sent:
+        line.connection.send_text(each)
+    await asyncio.sleep(0)
+    assert len(line.transport.written) < LEAST_BYTES + 50
+    assert [bytes(frame.data) for frame in await line.answers()] == sent
+    line.lose()
+
+
+@pytest.mark.parametrize("size_bytes", [MAX_TEXT_BYTES + 1, 100 * MAX_TEXT_BYTES])
+async def test_text_that_is_too_large_after_decompression_closes_connection(size_bytes: int) -> None:
+    line = Line(is_compressed=True)
+    bomb = deflated(b"x" * size_bytes)
+    tracemalloc.start()
+    line.send(bomb)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert line.receiver.ends == [CloseCode.MESSAGE_TOO_BIG]
+    assert most_bytes < 4 * MAX_TEXT_BYTES + 4 * len(bomb.data)
+    line.lose()
+
+
+async def test_fragments_that_are_too_large_after_decompression_close_connection() -> None:
+    line = Line(is_compressed=True)
+    encoder = zlib.compressobj(wbits=-15)
+    parts = [encoder.compress(b"x" * MAX_TEXT_BYTES) + encoder.flush(zlib.Z_SYNC_FLUSH), encoder.compress(b"y" * 10)]
+    parts[1] += encoder.flush(zlib.Z_SYNC_FLUSH)
+    line.send(Frame(Opcode.TEXT, parts[0], False, rsv1=True))
+    assert line.receiver.ends == []
+    await asyncio.sleep(0)
+    line.send(rest(parts[1]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert line.receiver.ends == [CloseCode.MESSAGE_TOO_BIG]
+    assert line.receiver.texts == []
+    line.lose()
+    await line.tasks.close()
+
+
+class Holding(Receiver):
+    """A session that stops reading after each text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection: WebSocketConnection
+
+    def text_received(self, text: bytes) -> None:
+        super().text_received(text)
+        self.connection.hold_reading(Hold.INBOX)
+
+
+async def test_texts_of_one_read_are_decompressed_only_while_the_session_reads() -> None:
+    line = Line(is_compressed=True)
+    line.receiver = receiver = Holding()
+    receiver.connection = line.connection
+    line.connection.serve(receiver)
+    one = deflated(random.Random(1).randbytes(700).hex().encode() + b"x" * 100_000)
+    line.send(*[one] * 20, Frame(Opcode.CLOSE, b"\x03\xe8"))
+    counts = [len(receiver.texts)]
+    while not receiver.ends:
+        assert line.is_paused
+        line.connection.release_reading(Hold.INBOX)
+        await asyncio.sleep(0)
+        counts.append(len(receiver.texts))
+    assert counts[0] <= 2
+    assert max(after - before for before, after in pairwise(counts)) <= 2
+    assert (counts[-1], receiver.ends) == (20, [1000])
+    line.lose()
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 50, b"{}", b""])
+async def test_damaged_compression_closes_connection_or_gives_a_text(data: bytes) -> None:
+    line = Line(is_compressed=True)
+    line.send(Frame(Opcode.TEXT, data, rsv1=True))
+    assert len(line.receiver.ends) + len(line.receiver.texts) == 1
+    line.lose()

@@ -68,11 +68,14 @@ def _read_key(document: Mapping[str, object]) -> IssuerKey | None:
     operations = document.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
         return None
-    algorithms = _algorithms(document)
+    key_type, curve = document.get("kty"), document.get("crv", "")
+    if not isinstance(key_type, str) or not isinstance(curve, str):
+        return None
+    algorithms = _algorithms(key_type, curve)
     named = document.get("alg")
     if named is not None:
         algorithms = tuple(each for each in algorithms if each == named)
-    members = _PUBLIC_MEMBERS.get(str(document.get("kty")), ())
+    members = _PUBLIC_MEMBERS.get(key_type, ())
     public = {name: document[name] for name in members if name in document}
     if not algorithms or len(public) < len(members) or not all(isinstance(value, str) for value in public.values()):
         return None
@@ -85,14 +88,14 @@ def _read_key(document: Mapping[str, object]) -> IssuerKey | None:
     return IssuerKey(key, algorithms)
 
 
-def _algorithms(document: Mapping[str, object]) -> tuple[str, ...]:
-    match document.get("kty"):
+def _algorithms(key_type: str, curve: str) -> tuple[str, ...]:
+    match key_type:
         case "RSA":
             return _RSA
         case "EC":
-            algorithm = _CURVES.get(str(document.get("crv")))
+            algorithm = _CURVES.get(curve)
             return (algorithm,) if algorithm is not None else ()
-        case "OKP" if document.get("crv") in _EDWARDS_CURVES:
+        case "OKP" if curve in _EDWARDS_CURVES:
             return (_EDDSA,)
         case _:
             return ()

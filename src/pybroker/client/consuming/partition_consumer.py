@@ -10,18 +10,20 @@ import asyncio
 import heapq
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from pybroker.client.client import Client, TopicSchema
 from pybroker.client.client_connection import Connection, ConnectionUser
 from pybroker.client.client_transactions import Transaction
 from pybroker.client.consuming.acknowledged import EntriesOfParts, PartlyAcknowledged, ack_set
+from pybroker.client.consuming.delayed_events import DelayedEvents
 from pybroker.client.consuming.flow_window import FlowWindow, messages_of
 from pybroker.client.consuming.subscribing import subscribe_command
 from pybroker.client.consuming.unpacking import MAX_CHUNKED_MESSAGES, ChunkedMessages, EncryptedMessage, unpack
 from pybroker.client.failures import ClientError, ConnectionLost, may_attach_later
-from pybroker.client.frames import ReceivedEntry
+from pybroker.client.frames import Event, ReceivedEntry
 from pybroker.client.message import EARLIEST, LATEST, Message, MessageId
 from pybroker.client.reconnect_delay import ReconnectDelay
 from pybroker.errors import BrokerError
@@ -30,6 +32,11 @@ from pybroker.runtime import logs
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import DamagedPayload
 from pybroker.wire.replies import frame
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    from pybroker.client.message_crypto import MessageCrypto
 
 Command = pb.BaseCommand
 SubType = pb.CommandSubscribe.SubType
@@ -69,6 +76,8 @@ class Receiving:
     `queue_messages` is the limit.
     """
     nack_delay_s: float = 60.0
+    crypto: MessageCrypto | None = None
+    """The keys that decrypt messages. The next two fields are for messages that cannot be decrypted."""
     takes_encrypted: bool = False
     """Receive encrypted messages as they are. Otherwise `receive` raises EncryptedMessage for each."""
     discards_encrypted: bool = False
@@ -129,6 +138,9 @@ class PartitionConsumer(ConnectionUser):
         self._is_before_time = False  # messages before that time are skipped
         self._nacks: list[tuple[float, tuple[int, int]]] = []
         self._nack_timer: asyncio.TimerHandle | None = None
+        self._delayed: DelayedEvents | None = None
+        if settings.crypto is not None:
+            self._delayed = DelayedEvents(settings.crypto, client.tasks, self._handle)
 
     # --- attaching
 
@@ -200,6 +212,8 @@ class PartitionConsumer(ConnectionUser):
         self._connection = None
         self._chunked.clear()
         self._nacks.clear()  # the broker redelivers all messages anyway
+        if self._delayed is not None:
+            self._delayed.clear()
         self._owner.dropped(self)
         logs.info("client.consumer_lost", topic=self.topic, subscription=self._settings.subscription, reason=reason)
         self._client.tasks.start(self._keep_attaching(), f"consumer {self.topic}")
@@ -220,14 +234,20 @@ class PartitionConsumer(ConnectionUser):
     # --- callbacks of the connection
 
     def received(self, event: pb.BaseCommand | ReceivedEntry) -> None:
-        if isinstance(event, ReceivedEntry):
-            self._came(event)
-        elif event.type == Command.CLOSE_CONSUMER:
+        if isinstance(event, pb.BaseCommand) and event.type == Command.CLOSE_CONSUMER:
             self._attach_again(
                 ConnectionLost(
                     "the broker closed it: the topic is moving to another broker, or the subscription was reset"
                 )
             )
+        elif self._delayed is None:
+            self._handle(event, ())
+        else:
+            self._delayed.received(event)
+
+    def _handle(self, event: Event, data_keys: Sequence[AESGCM]) -> None:
+        if isinstance(event, ReceivedEntry):
+            self._came(event, data_keys)
         elif event.type == Command.REACHED_END_OF_TOPIC:
             self.is_at_end = True
             self._owner.changed()
@@ -238,7 +258,7 @@ class PartitionConsumer(ConnectionUser):
     def lost(self, error: ConnectionLost) -> None:
         self._attach_again(error)
 
-    def _came(self, entry: ReceivedEntry) -> None:
+    def _came(self, entry: ReceivedEntry, data_keys: Sequence[AESGCM]) -> None:
         is_stale = (
             0 <= entry.epoch < self._epoch
         )  # sent before the request to redeliver all; the broker sends it again in order
@@ -251,6 +271,7 @@ class PartitionConsumer(ConnectionUser):
                 self.topic.partition_index,
                 chunked,
                 takes_encrypted=self._settings.takes_encrypted,
+                data_keys=data_keys,
             )
         except DamagedPayload as error:
             if is_stale:
@@ -440,9 +461,14 @@ class PartitionConsumer(ConnectionUser):
         self._nacks.clear()
         if self._is_ordered:
             self._epoch += 1
-        self._use(self._owner.dropped(self))
+        self._drop_messages()
         if self._connection is not None:
             self._redeliver(())
+
+    def _drop_messages(self) -> None:
+        """Drop received messages that the caller has not taken."""
+        waiting = 0 if self._delayed is None else self._delayed.drop_entries()
+        self._use(self._owner.dropped(self) + waiting)
 
     # --- the cursor
 
@@ -497,7 +523,7 @@ class PartitionConsumer(ConnectionUser):
         finally:
             self._is_seeking = False
             self.is_at_end = False
-            self._use(self._owner.dropped(self))
+            self._drop_messages()
 
     def _require_connection(self) -> Connection:
         if self.failure is not None:
@@ -516,6 +542,8 @@ class PartitionConsumer(ConnectionUser):
 
     def stop(self) -> None:
         self._is_closed = True
+        if self._delayed is not None:
+            self._delayed.clear()
         if self._nack_timer is not None:
             self._nack_timer.cancel()
 

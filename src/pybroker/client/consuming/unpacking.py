@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
 from pybroker.client.frames import ReceivedEntry
 from pybroker.client.message import Encryption, EncryptionKey, Message, MessageId
+from pybroker.encryption.payload_encryption import decrypted
 from pybroker.errors import ProtocolViolation
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.batch_limits import LEAST_MESSAGE_BYTES
 from pybroker.wire.compression import DamagedPayload, decompress
 from pybroker.wire.stored_entry import messages_of_batch, split_entry
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 MAX_MESSAGE_BYTES = 1 << 30
 """Size limit of a decompressed entry and of a chunked message. A larger declared size means damaged data."""
@@ -22,7 +28,7 @@ MAX_CHUNKED_MESSAGES = 10
 
 
 class EncryptedMessage(DamagedPayload):
-    """The message is encrypted, and this client has no keys."""
+    """The message is encrypted, and this client has no key for it."""
 
 
 @dataclass(slots=True)
@@ -87,26 +93,33 @@ class Unpacked:
 
 
 def unpack(
-    entry: ReceivedEntry, topic: str, partition: int, chunked: ChunkedMessages, *, takes_encrypted: bool = False
+    entry: ReceivedEntry,
+    topic: str,
+    partition: int,
+    chunked: ChunkedMessages,
+    *,
+    takes_encrypted: bool = False,
+    data_keys: Sequence[AESGCM] = (),
 ) -> Unpacked:
-    """Return the messages of an entry. Raises EncryptedMessage, and DamagedPayload for an entry that cannot be
-    decoded.
+    """Return the messages of an entry. `data_keys`: the opened data keys of an encrypted entry. Raises EncryptedMessage,
+    and DamagedPayload for an entry that cannot be decoded.
     """
     try:
         metadata, payload = split_entry(entry.data)
-        at = (entry.ledger_id, entry.entry_id)
-        if metadata.encryption_keys and takes_encrypted:
+        if not metadata.encryption_keys:
+            return _unpack_plain(entry, metadata, payload, topic, partition, chunked)
+        plain = decrypted(data_keys, metadata, payload)
+        if plain is not None:
+            unpacked = _unpack_plain(entry, metadata, plain, topic, partition, chunked)
+            encryption = _encryption(metadata)._replace(is_decrypted=True)
+            unpacked.messages = [each._replace(encryption=encryption) for each in unpacked.messages]
+            return unpacked
+        if takes_encrypted:
             return _unpack_encrypted(entry, metadata, payload, topic, partition)
-        if metadata.encryption_keys:
-            raise EncryptedMessage(
-                f"the message {at[0]}:{at[1]} of {topic} is encrypted, and this client has no private key"
-            )
-        if metadata.num_chunks_from_msg > 1 and metadata.HasField("uuid"):
-            return _unpack_chunk(entry, metadata, payload, topic, partition, chunked)
-        opened = _opened(metadata, payload)
-        if not metadata.HasField("num_messages_in_batch"):
-            return Unpacked([_single(entry, metadata, opened, topic, MessageId(*at, partition))], 1)
-        return unpack_batch(entry, metadata, opened, topic, partition)
+        raise EncryptedMessage(
+            f"the message {entry.ledger_id}:{entry.entry_id} of {topic} is encrypted, and this client has no private key "
+            "for it"
+        )
     except (ProtocolViolation, DecodeError) as error:
         raise DamagedPayload(
             f"entry {entry.ledger_id}:{entry.entry_id} of {topic} contains no valid message: {error}. The entry stays "
@@ -114,16 +127,40 @@ def unpack(
         ) from error
 
 
+def _unpack_plain(
+    entry: ReceivedEntry,
+    metadata: pb.MessageMetadata,
+    payload: bytes,
+    topic: str,
+    partition: int,
+    chunked: ChunkedMessages,
+) -> Unpacked:
+    if metadata.num_chunks_from_msg > 1 and metadata.HasField("uuid"):
+        return _unpack_chunk(entry, metadata, payload, topic, partition, chunked)
+    opened = _opened(metadata, payload)
+    if not metadata.HasField("num_messages_in_batch"):
+        message_id = MessageId(entry.ledger_id, entry.entry_id, partition)
+        return Unpacked([_single(entry, metadata, opened, topic, message_id)], 1)
+    return unpack_batch(entry, metadata, opened, topic, partition)
+
+
 def _unpack_encrypted(
     entry: ReceivedEntry, metadata: pb.MessageMetadata, payload: bytes, topic: str, partition: int
 ) -> Unpacked:
     """Return the entry as one message with its encrypted bytes, also if it is a batch or a chunk."""
+    encryption = _encryption(metadata)
+    message_id = MessageId(entry.ledger_id, entry.entry_id, partition)
+    message = _single(entry, metadata, bytes(payload), topic, message_id)
+    return Unpacked([message._replace(encryption=encryption)], max(1, encryption.batch_size or 1))
+
+
+def _encryption(metadata: pb.MessageMetadata) -> Encryption:
     count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None
     keys = tuple(
         EncryptionKey(key.key, key.value, {pair.key: pair.value for pair in key.metadata})
         for key in metadata.encryption_keys
     )
-    encryption = Encryption(
+    return Encryption(
         keys,
         metadata.encryption_param,
         metadata.encryption_algo if metadata.HasField("encryption_algo") else None,
@@ -131,9 +168,6 @@ def _unpack_encrypted(
         metadata.uncompressed_size,
         count,
     )
-    message_id = MessageId(entry.ledger_id, entry.entry_id, partition)
-    message = _single(entry, metadata, bytes(payload), topic, message_id)
-    return Unpacked([message._replace(encryption=encryption)], max(1, count or 1))
 
 
 def _unpack_chunk(

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from pybroker.client.client import Client, ClientPart, TopicSchema
 from pybroker.client.client_transactions import Transaction
@@ -27,10 +28,19 @@ from pybroker.client.producing.entry_producer import (
     open_producer,
 )
 from pybroker.client.producing.packing import PackedEntry, Packing, pack_batch, pack_large, pack_one
+from pybroker.encryption.encryption_errors import CannotEncrypt
 from pybroker.model.hashing import java_string_hash, key_hash
 from pybroker.model.names import TopicName
+from pybroker.runtime import logs
 from pybroker.runtime.tasks import TaskOwner
 from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.client.message_crypto import MessageCrypto
+    from pybroker.encryption.payload_encryption import PayloadEncryptor
+
+DATA_KEY_LIFETIME_S = 4 * 3600.0
+"""How long a producer uses a data key, as in Pulsar's clients."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,10 @@ class Publishing:
     """The metadata of the producer in the statistics of the topic."""
     is_encrypted: bool = False
     """All messages are encrypted by the caller. Topics that require encryption accept only such producers."""
+    crypto: MessageCrypto | None = None
+    """Encrypts all messages that the caller has not encrypted, for the public keys `encryption_keys`."""
+    encryption_keys: tuple[str, ...] = ()
+    """The names of the public keys. Any of their private keys can decrypt the messages."""
     initial_subscription: str = ""
     """A durable subscription that the broker creates with a new topic. Empty: none."""
     initial_sequence_id: int | None = None
@@ -91,6 +105,8 @@ class PartitionPublisher:
 
     def __init__(self, producer: Producer, partition: int, settings: Publishing, tasks: TaskOwner) -> None:
         self.producer = producer
+        self.encryptor: PayloadEncryptor | None = None
+        """Set if this client encrypts the messages."""
         self._partition = partition
         self._settings = settings
         self._open: dict[str | None, _Batch] = {}  # by key if batches are separated by key
@@ -245,7 +261,7 @@ class PartitionPublisher:
 
     def _pack(self, batch: _Batch) -> list[PackedEntry]:
         settings, producer = self._settings, self.producer
-        packing = Packing(producer.name, settings.compression, producer.schema_version)
+        packing = Packing(producer.name, settings.compression, producer.schema_version, self.encryptor)
         now_ms = int(time.time() * 1000)
         sequence_ids = [self._sequence_id(message) for message in batch.messages]
         txn = None if batch.transaction is None else batch.transaction.id
@@ -380,6 +396,23 @@ class MessageProducer(ClientPart):
             self._turn = (self._turn + 1) % len(self._partitions)
         return await self._partitions[self._turn].submit(message, transaction)
 
+    def encrypt(self, crypto: MessageCrypto, encryptor: PayloadEncryptor) -> None:
+        """Encrypt all following messages, with a new data key from time to time."""
+        self._set_encryptor(encryptor)
+        self._tasks.start(self._renew_data_key(crypto), "data key")
+
+    def _set_encryptor(self, encryptor: PayloadEncryptor) -> None:
+        for each in self._partitions:
+            each.encryptor = encryptor
+
+    async def _renew_data_key(self, crypto: MessageCrypto) -> None:
+        while True:
+            await asyncio.sleep(DATA_KEY_LIFETIME_S)
+            try:
+                self._set_encryptor(await crypto.encryptor(self._settings.encryption_keys))
+            except CannotEncrypt as error:  # the former data key stays in use, as in Pulsar's clients
+                logs.warning("client.data_key_not_renewed", topic=self.topic, reason=error)
+
     async def flush(self) -> None:
         """Wait until the broker has answered all submitted messages. Only the future of a message reports its
         failure.
@@ -403,13 +436,16 @@ class MessageProducer(ClientPart):
 
 
 async def open_message_producer(client: Client, topic: TopicName, settings: Publishing) -> MessageProducer:
+    """Raises CannotEncrypt if a public key of `settings.encryption_keys` cannot be used."""
+    crypto = settings.crypto
+    encryptor = None if crypto is None else await crypto.encryptor(settings.encryption_keys)
     if settings.is_batching and settings.is_chunking:
         settings = replace(settings, is_batching=False)  # a chunked message cannot be in a batch
     attach = ProducerSettings(
         settings.name,
         settings.access_mode,
         settings.properties,
-        settings.is_encrypted,
+        settings.is_encrypted or encryptor is not None,
         settings.initial_subscription,
         settings.schema,
         settings.max_pending_entries,
@@ -427,4 +463,7 @@ async def open_message_producer(client: Client, topic: TopicName, settings: Publ
             await producer.close()
         raise
     partitions = [PartitionPublisher(each, each.topic.partition_index, settings, tasks) for each in producers]
-    return MessageProducer(client, topic, settings, partitions, tasks)
+    opened = MessageProducer(client, topic, settings, partitions, tasks)
+    if crypto is not None and encryptor is not None:
+        opened.encrypt(crypto, encryptor)
+    return opened

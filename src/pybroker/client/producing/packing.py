@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pybroker.client.message import Encryption, OutgoingMessage
 from pybroker.model.txn_id import TxnId
@@ -13,6 +14,9 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import compress
 from pybroker.wire.entry_builder import framed
 from pybroker.wire.stored_entry import messages_of_batch
+
+if TYPE_CHECKING:
+    from pybroker.encryption.payload_encryption import PayloadEncryptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class Packing:
     producer_name: str
     compression: pb.CompressionType = pb.NONE
     schema_version: bytes = b""
+    encryptor: PayloadEncryptor | None = None
+    """Encrypts the payload of each entry; None: payloads are not encrypted here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ def pack_one(
     packing: Packing, message: OutgoingMessage, sequence_id: int, now_ms: int, txn: TxnId | None = None
 ) -> PackedEntry:
     metadata, payload = _single(packing, message, sequence_id, now_ms, txn)
+    if message.encryption is None:
+        payload = _encrypted(packing, metadata, payload)
     return PackedEntry(framed(metadata, payload), sequence_id, 0, 1)
 
 
@@ -57,7 +65,8 @@ def pack_batch(
     # The keys of the first message stand for the batch, because Key_Shared dispatches whole entries.
     _describe_keys(metadata, messages[0])
     compressed = _compressed(packing, metadata, payload)
-    return PackedEntry(framed(metadata, compressed), sequence_ids[0], sequence_ids[-1], len(messages))
+    encrypted = _encrypted(packing, metadata, compressed)
+    return PackedEntry(framed(metadata, encrypted), sequence_ids[0], sequence_ids[-1], len(messages))
 
 
 def batch_payload(messages: Iterable[tuple[pb.SingleMessageMetadata, bytes]]) -> bytes:
@@ -95,6 +104,8 @@ def pack_large(
         return
     # Each chunk contains the metadata. Brokers accept some additional bytes for it.
     metadata_bytes = max(0, message.size_bytes - len(message.value or b"")) + 256
+    if packing.encryptor is not None:
+        metadata_bytes += packing.encryptor.overhead_bytes
     yield from pack_chunks(packing, message, sequence_id, now_ms, max(1, max_message_bytes - metadata_bytes), txn)
 
 
@@ -114,6 +125,8 @@ def pack_chunks(
     for chunk_id in range(count):
         metadata.chunk_id = chunk_id
         part = payload[chunk_id * max_payload_bytes : (chunk_id + 1) * max_payload_bytes]
+        if message.encryption is None:
+            part = _encrypted(packing, metadata, part)  # each chunk by itself
         yield PackedEntry(framed(metadata, part), sequence_id, 0, 1, is_chunk=True)
 
 
@@ -177,3 +190,7 @@ def _compressed(packing: Packing, metadata: pb.MessageMetadata, payload: bytes) 
         return payload
     metadata.compression = packing.compression
     return compress(packing.compression, payload)
+
+
+def _encrypted(packing: Packing, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+    return payload if packing.encryptor is None else packing.encryptor.encrypt(metadata, payload)

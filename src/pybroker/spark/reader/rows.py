@@ -8,11 +8,11 @@ from difflib import get_close_matches
 import pyarrow as pa
 
 from pybroker.columns.bad_records import BadRecords, CryptoFailureAction, MissingFields
-from pybroker.columns.encryption import PrivateKeyFiles
 from pybroker.columns.message_columns import DEFAULT_COLUMNS, ERROR_COLUMN, METADATA_TYPES, metadata_field
 from pybroker.columns.payloads import DecoderLimits
 from pybroker.columns.values.value_decoder import ValueMode, fields_of
 from pybroker.columns.values.value_schema import SchemaInfo
+from pybroker.encryption.payload_encryption import PrivateKeyFiles
 from pybroker.model.names import TopicName
 from pybroker.reading.entry_source import EntrySource
 from pybroker.reading.typed import TypedReading, typed_reading, union_of_topics

@@ -1,14 +1,18 @@
 """Consumers unpack the entries of producers: batches, single messages, chunks. Damaged entries are refused."""
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.credentials import private_pem, public_pem, rsa_key
 
 from pybroker.client.consuming import unpacking
 from pybroker.client.consuming.unpacking import ChunkedMessages, EncryptedMessage, unpack
 from pybroker.client.frames import ReceivedEntry
 from pybroker.client.message import Encryption, EncryptionKey, Message, OutgoingMessage
-from pybroker.client.producing.packing import PackedEntry, Packing, pack_batch, pack_chunks, pack_one
+from pybroker.client.producing.packing import PackedEntry, Packing, pack_batch, pack_chunks, pack_large, pack_one
+from pybroker.encryption.crypto_key_reader import PublicKey
+from pybroker.encryption.payload_encryption import Decryptor, PayloadEncryptor
 from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.compression import DamagedPayload
@@ -151,3 +155,63 @@ def test_what_is_encrypted_is_said_to_be() -> None:
     metadata.encryption_keys.add(key="k", value=b"v")
     with pytest.raises(EncryptedMessage, match="no private key"):
         unpack(ReceivedEntry(0, 9, 3, 0, framed(metadata, b"x")), TOPIC, -1, ChunkedMessages())
+
+
+# --- encryption by the client
+
+
+DECRYPTOR = Decryptor(lambda name, _: private_pem(rsa_key()) if name == "k" else None)
+
+
+def data_keys(entry: PackedEntry) -> list[AESGCM]:
+    (key,) = message_metadata(entry.data).encryption_keys
+    found = DECRYPTOR.open(key)
+    assert found is not None
+    return [found]
+
+
+def encrypting(codec: pb.CompressionType = pb.NONE) -> Packing:
+    return Packing("p", codec, encryptor=PayloadEncryptor({"k": PublicKey(public_pem(rsa_key()))}))
+
+
+@given(st.lists(messages, min_size=1, max_size=3), codecs)
+def test_encrypted_batch_holds_its_messages(sent: list[OutgoingMessage], codec: pb.CompressionType) -> None:
+    entry = pack_batch(encrypting(codec), sent, range(len(sent)), 77, None)
+    found = unpack(received(entry), TOPIC, 4, ChunkedMessages(), data_keys=data_keys(entry))
+    assert [shown(message) for message in found.messages] == [shown(message) for message in sent]
+    for each in found.messages:
+        assert each.encryption is not None
+        assert (each.encryption.is_decrypted, each.encryption.batch_size) == (True, len(sent))
+
+
+@given(messages, codecs)
+def test_encrypted_message_is_unreadable_without_data_key(sent: OutgoingMessage, codec: pb.CompressionType) -> None:
+    entry = pack_one(encrypting(codec), sent, 3, 77)
+    (found,) = unpack(received(entry), TOPIC, 4, ChunkedMessages(), data_keys=data_keys(entry)).messages
+    assert shown(found) == shown(sent)
+    other = data_keys(pack_one(encrypting(), sent, 3, 77))
+    for keys in ([], other):
+        with pytest.raises(EncryptedMessage):
+            unpack(received(entry), TOPIC, 4, ChunkedMessages(), data_keys=keys)
+    (as_it_is,) = unpack(received(entry), TOPIC, 4, ChunkedMessages(), takes_encrypted=True, data_keys=other).messages
+    assert as_it_is.encryption is not None
+    assert not as_it_is.encryption.is_decrypted
+
+
+def test_each_chunk_is_encrypted_and_fits() -> None:
+    sent = OutgoingMessage(bytes(range(256)) * 40, properties={"a": "b"})
+    entries = list(pack_large(encrypting(), sent, 3, 77, 2000))
+    assert len(entries) > 5
+    assert max(len(each.data) for each in entries) <= 2000
+    chunked, found = ChunkedMessages(), []
+    for number, each in enumerate(entries):
+        assert b"\x00\x01\x02\x03" not in each.data
+        found += unpack(received(each, number), TOPIC, 4, chunked, data_keys=data_keys(each)).messages
+    assert [shown(message) for message in found] == [shown(sent)]
+
+
+def test_message_that_is_encrypted_already_is_not_encrypted_again() -> None:
+    encryption = Encryption((EncryptionKey("own", b"key"),), b"nonce")
+    entry = pack_one(encrypting(), OutgoingMessage(b"sealed", encryption=encryption), 3, 77)
+    (found,) = unpack(received(entry), TOPIC, 4, ChunkedMessages(), takes_encrypted=True).messages
+    assert (found.value, found.encryption) == (b"sealed", encryption)
