@@ -16,7 +16,7 @@ from pybroker.cli.command_table import COMMANDS
 from pybroker.local_store.data_directory import DataDirectoryLock
 from pybroker.local_store.journal.journal_recovery import scan_file
 from pybroker.managed_ledger.ledger_list import LedgerList
-from pybroker.storage_format.journal_layout import FILE_HEADER_BYTES
+from pybroker.storage_format.journal_layout import FILE_HEADER_BYTES, FileHeader, encode_file_header
 
 FRAME_BYTES = 24 + 4096
 
@@ -158,10 +158,16 @@ def test_a_missing_or_shorter_journal_file_is_damage(killed: Path, live_journal:
     path.write_bytes(data[: live_journal[1]])
     (finding,) = damages(killed)
     assert (finding.file, finding.offset) == (path.name, live_journal[1])
+    later = path.with_name(f"{int(path.stem) + 1:020d}.journal")
+    later.write_bytes(encode_file_header(FileHeader(int(later.stem), salt=7)).ljust(1 << 20, b"\0"))
     path.unlink()
     found = damages(killed)
     assert (found[0].file, found[0].offset) == (path.name, None)
     assert "is missing" in found[0].reason
+    later.unlink()
+    found = damages(killed)
+    assert (found[0].file, found[0].offset) == ("journal", None)
+    assert "contains no file of the last run" in found[0].reason
 
 
 def test_a_missing_segment_is_damage(stopped: Path, killed: Path) -> None:
