@@ -239,7 +239,9 @@ class Transaction:
         return self._failure
 
     async def abort_ending(self) -> None:
-        """Abort a transaction in the state ENDING. For the operation that set this state."""
+        """Abort this transaction after its end has begun (state ENDING). Only the operation that began the end may call
+        this, such as `commit` when it finds a failed message; applications call `abort`.
+        """
         await self._end(TxnAction.ABORT)
 
     async def _settled(self) -> None:

@@ -77,7 +77,9 @@ class SingleActiveDispatcher(Dispatcher):
         return self._elect_again()
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove the consumer. If it was the active one, its unacknowledged entries are read again."""
+        """Remove the consumer. The subscription must carry out the returned actions. If the consumer was the active one,
+        they include a rewind of the cursor, so that the next active consumer receives the unacknowledged entries.
+        """
         self.consumers.remove(consumer)
         return self._elect_again()
 
