@@ -114,7 +114,9 @@ def _decoded(namespace: NamespaceName, key: str, value: bytes | None) -> PolicyE
     try:
         event = schemaless_reader(data, _schema(), None)
         if not isinstance(event, dict) or event["eventType"] != "TOPIC_POLICY" or data.read(1):
-            raise InvalidEvent("a message in __change_events does not contain topic policies, but another kind of event")
+            raise InvalidEvent(
+                "a message in __change_events does not contain topic policies, but another kind of event"
+            )
         about = event["topicPoliciesEvent"]
         name = f"{about['domain']}://{about['tenant']}/{about['namespace']}/{about['topic']}"
         document = about["policies"] or {}
