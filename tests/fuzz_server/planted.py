@@ -20,7 +20,7 @@ class Planted:
 
 
 BUGS = {
-    "base64-unguarded": Planted("a session ends with", {"sessions": 600}),
+    "base64-unguarded": Planted("ERROR websocket.failed", {"sessions": 600}),
     "deep-json": Planted("a session ends with", {"sessions": 1500}),
     "compressed-size-unlimited": Planted("continues after compressed too large", {"sessions": 12000}),
     "text-size-unlimited": Planted("continues after too large", {"sessions": 3000}),

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,11 +231,16 @@ async def test_a_busy_port_is_told_before_anything_is_served(http: Served) -> No
 class Rights:
     """Refuses everything, with the name of the check."""
 
+    questions = SimpleNamespace(pending=0, failures={})
+
     def holder(self, _: str | None, nameless: str) -> Holder:
         return Holder(nameless)
 
     def with_original_principal(self, role: str | None, original: str, *, may_be_equal: bool = False) -> str | None:
         return role
+
+    async def learn(self, _: object) -> None:
+        pass
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_: object) -> None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.embedding.virtual_time import MovedClock
 
-T = TypeVar("T")
 _HOLD_STALLED = 1 << 16  # an additional reason not to read from the socket
 _SEND = pb.BaseCommand.SEND
 _ACK = pb.BaseCommand.ACK

@@ -679,7 +679,9 @@ class ManagedLedger(AppendListener):
         """
         memory = self.memory
         # A read returns at least one entry, of any size.
-        taken_bytes = await memory.take(memory.reads, group or self, max(max_bytes, LEAST_READ_BYTES))
+        taken_bytes = await memory.take(
+            memory.reads, self if group is None else group, max(max_bytes, LEAST_READ_BYTES)
+        )
         try:
             count = min(max_entries, self.ledgers.entry_count_of(position.ledger_id) - position.entry_id)
             if count <= 0:

@@ -108,7 +108,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._outbox = Outbox(self.context.loop, self._transport)
+        self._outbox = Outbox(self.context.loop, self._transport, self.broker.broker_context.pumps)
         self._pauses = ReadPauses(self._transport)
         self._transport.set_write_buffer_limits(high=min(WATCHED_BYTES, self.context.max_outbound_bytes))
         peer = self.proxied_client or self._transport.get_extra_info("peername") or ("unknown", 0)

@@ -514,7 +514,7 @@ class ZooKeeperClient:
                     lambda: _Link(self._received), host, port, ssl=self.options.tls, server_hostname=None
                 )
         except (OSError, TimeoutError) as error:
-            self.last_failure = f"{host}:{port}: {error or 'no connection in time'}"
+            self.last_failure = f"{host}:{port}: {str(error) or 'no connection in time'}"
             return False
         self._link = link
         self._handshake = handshake = self._loop.create_future()

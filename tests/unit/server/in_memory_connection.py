@@ -124,7 +124,7 @@ class Server:
         broker = SimpleNamespace(
             runtime=self.runtime,
             descriptors=SimpleNamespace(max_clients=max_clients),
-            broker_context=SimpleNamespace(tasks=TaskOwner("server")),
+            broker_context=SimpleNamespace(tasks=TaskOwner("server"), pumps=SimpleNamespace(may_dispatch=None)),
         )
         self.context = ServerContext(cast(BrokerService, broker), {**BASE, **(handlers or {})})
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from pybroker.broker.context.pumps import PumpList
 from pybroker.server.outbox import FLUSH_NOW_BYTES, JOIN_BELOW_BYTES, Outbox
 
 LARGE = b"L" * JOIN_BELOW_BYTES
@@ -47,11 +48,21 @@ class FakeTransport:
     def is_closing(self) -> bool:
         return self.closing
 
+    def abort(self) -> None:
+        self.closing = True
+
 
 def outbox() -> tuple[Outbox, FakeLoop, FakeTransport]:
     loop, transport = FakeLoop(), FakeTransport()
-    made = Outbox(cast(asyncio.AbstractEventLoop, loop), cast(asyncio.Transport, transport))
+    made = Outbox(
+        cast(asyncio.AbstractEventLoop, loop), cast(asyncio.Transport, transport), cast(PumpList, FakePumps())
+    )
     return made, loop, transport
+
+
+class FakePumps:
+    def __init__(self) -> None:
+        self.may_dispatch: Callable[[], bool] | None = None
 
 
 def add_all(box: Outbox, parts: list[bytes]) -> None:
@@ -138,3 +149,15 @@ def test_an_empty_flush_writes_nothing() -> None:
     box, _, transport = outbox()
     box.flush()
     assert transport.writes == []
+
+
+def test_messages_are_not_written_after_the_broker_may_have_lost_its_bundles() -> None:
+    loop, transport, pumps = FakeLoop(), FakeTransport(), FakePumps()
+    pumps.may_dispatch = lambda: False
+    box = Outbox(cast(asyncio.AbstractEventLoop, loop), cast(asyncio.Transport, transport), cast(PumpList, pumps))
+    box.add(b"receipt")
+    loop.end_turn()
+    assert (transport.writes, transport.closing) == ([[b"receipt"]], False)
+    add_all(box, [b"message"])
+    loop.end_turn()
+    assert (transport.writes, transport.closing) == ([[b"receipt"]], True)

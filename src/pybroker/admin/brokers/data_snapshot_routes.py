@@ -68,7 +68,8 @@ async def renew(call: Call) -> Response:
 async def release(call: Call) -> Response:
     """Delete a snapshot."""
     name = call.name("snapshot")
-    if not (await _snapshots(call)).release(name):
+    snapshots = await _snapshots(call)
+    if not await snapshots.release(name):
         raise _missing(name)
     return no_content()
 

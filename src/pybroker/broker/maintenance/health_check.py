@@ -42,7 +42,7 @@ class HealthCheck:
                 await self._write_and_read()
         except (StoreError, TimeoutError) as error:
             raise MetadataError(
-                f"the health check failed, because its message was not stored and read back: {error or 'no response in time'}"
+                f"the health check failed, because its message was not stored and read back: {str(error) or 'no response in time'}"
             ) from error
 
     async def _write_and_read(self) -> None:
