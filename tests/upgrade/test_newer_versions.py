@@ -80,7 +80,10 @@ def _add_fact_to_checkpoint(data: Path) -> str:
 
 def _raise_metadata(data: Path) -> str:
     _change(data / "metadata.db", f"PRAGMA user_version = {LAYOUT_VERSION + 1}")
-    return f"metadata.db cannot be opened: the database has layout {LAYOUT_VERSION + 1}, {_reads(LAYOUT_VERSION)}"
+    return (
+        f"metadata.db cannot be opened: the database has layout {LAYOUT_VERSION + 1}, but this pybroker reads only layouts up "
+        f"to {LAYOUT_VERSION}: start the newer version that wrote it"
+    )
 
 
 def _reads(version: int) -> str:
