@@ -72,8 +72,9 @@ class DrainingHashes:
         unacked_messages: int | None = None,
         now_ms: int = 0,
     ) -> None:
-        """Start draining `sticky_hash` at `consumer`, which has `unacked_entries` entries of it (default: one message
-        each). A hash that already drains starts again with these counts.
+        """Start draining `sticky_hash` at `consumer`, its previous owner, which has `unacked_entries` unacknowledged
+        entries of the hash, with `unacked_messages` messages (default: one for each entry). A hash that already drains
+        starts again with these counts. `now_ms`: since 1970, for statistics.
         """
         assert unacked_entries > 0
         held = self._by_hash.get(sticky_hash)

@@ -63,7 +63,7 @@ class HttpLimits:
 
 
 class Share:
-    """Memory and permits of one request, which `close` releases."""
+    """The memory and the permits of one HTTP request. `close` releases all of them."""
 
     def __init__(self, limits: HttpLimits, address: Hashable) -> None:
         """`address` identifies the client in fair queues."""
@@ -95,7 +95,9 @@ class Share:
         await self._hold(self.limits.memory.views, size_bytes, "viewed messages", "httpMaxViewedMessageBytes")
 
     async def of_lists(self, size_bytes: int) -> Holding:
-        """Reserve memory for lists of topic names. Raises AdminError 503."""
+        """Reserve memory for lists of topic names, at the latest until `close`; the caller can release the returned
+        reservation earlier. Raises AdminError 503 if no memory becomes free in time.
+        """
         return await self._hold(self.limits.memory.lists, size_bytes, "lists of topics", "")
 
     @asynccontextmanager

@@ -40,8 +40,8 @@ class ParkedChunks:
         return self.first_by_consumer.get(consumer)
 
     def covers(self, consumer: ConsumerState, position: Position) -> bool:
-        """Return whether the consumer's chunk at `position` is parked. It is not if the active scan has passed
-        `position`.
+        """Return whether the consumer's chunk at `position` is parked: it is not before the consumer's first parked chunk,
+        and a running scan, which reads the parked chunks again, has not passed it.
         """
         first = self.first_by_consumer.get(consumer)
         if first is None or position < first:
