@@ -45,10 +45,11 @@ class PositionMap:
         return Position(target, position.entry_id)
 
     def state(self, state: bytes) -> bytes:
-        """Convert the stored state of a cursor without pending transaction acks.
+        """Convert the stored state of a cursor. The cursor must have no pending transaction acks.
 
-        The result has no records of ended transactions. They refuse late acks of these transactions, which cannot
-        arrive in the target: its message ids differ. And the coordinators of the target can assign the same ids again.
+        The result has no records of ended transactions: such a record refuses late acknowledgements of its transaction,
+        and none can arrive in the target, where the message ids differ. The coordinators of the target can therefore
+        use the same transaction ids again.
         """
         record = CursorRecord(state)
         holes = {self._exact[ledger_id]: holes for ledger_id, holes in record.holes.items() if ledger_id in self._exact}
