@@ -260,7 +260,7 @@ def _checked_url(key: str, values: Mapping[str, str | bool], schemes: Sequence[s
         raise WrongUsage(expected) from None
     if "@" in text:
         raise WrongUsage(
-            f"{expected}, without user and password: use --basic-user and --basic-password-file, or a profile"
+            f"{expected}. The URL must be given without user and password: use --basic-user and --basic-password-file, or a profile"
         )
     if parts.scheme not in schemes or not parts.hostname or not has_port:
         raise WrongUsage(expected)

@@ -87,7 +87,9 @@ class RowBudget:
 
 
 def page_of(table: Table, findings: list[dict[str, Any]], offset: int, limit: int) -> Page:
-    """Return a page of the loaded topics of this broker's own `table`."""
+    """Return the response of this broker to the request of another broker: loaded and stuck topics from `offset` on, at most
+    `limit` of each. The first page contains `findings`, which are about the whole broker.
+    """
     loaded = [row for rows in table.namespaces.values() for row in rows if row.is_loaded]
     stuck = [each for found in table.stuck.values() for each in found]
     end = offset + limit
