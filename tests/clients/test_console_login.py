@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.support import credentials
 from tests.support.broker_process import BrokerProcess
 from tests.support.credentials import CertificateAuthority
 from tests.support.identity_provider import AUDIENCE, AUTHORIZE, TOKEN, IdentityProvider, send
@@ -88,16 +87,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     authority, provider = CertificateAuthority(directory), IdentityProvider("ES256")
     provider.clients[CLIENT_ID] = SECRET
     with provider.serving(authority.server()):
-        settings = provider.settings(authority.certificate_path) | {
-            "httpAllowedHosts": HOST,
-            "openIDAllowedAudiences": f"{AUDIENCE},{CLIENT_ID}",
-            "authorizationEnabled": "true",
-            "superUserRoles": "boss",
-            "consoleOpenIDIssuer": provider.issuer,
-            "consoleOpenIDClientId": CLIENT_ID,
-            "consoleOpenIDClientSecret": credentials.data_url(SECRET.encode()),
-            "consoleOpenIDRedirectUris": f"http://{HOST}/console/callback",
-            "consoleOpenIDMaxSessions": "3",
+        settings = provider.login_settings(authority.certificate_path, HOST, CLIENT_ID) | {
+            "consoleOpenIDMaxSessions": "3"
         }
         with BrokerProcess(directory, settings).running_well() as process:
             yield World(process, provider, client_tls(authority.certificate_path))

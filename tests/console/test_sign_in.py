@@ -7,10 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.console.conftest import CHROMIUM
-from tests.support import credentials
 from tests.support.broker_process import BrokerProcess
 from tests.support.credentials import CertificateAuthority
-from tests.support.identity_provider import AUDIENCE, IdentityProvider
+from tests.support.identity_provider import IdentityProvider
 
 HOST = "console.example"
 CLIENT_ID, SECRET = "console", "secret of the console"
@@ -29,16 +28,7 @@ def process(tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider
     directory = tmp_path_factory.mktemp("sign-in")
     authority = CertificateAuthority(directory)
     with provider.serving(authority.server()):
-        settings = provider.settings(authority.certificate_path) | {
-            "httpAllowedHosts": HOST,
-            "openIDAllowedAudiences": f"{AUDIENCE},{CLIENT_ID}",
-            "authorizationEnabled": "true",
-            "superUserRoles": "boss",
-            "consoleOpenIDIssuer": provider.issuer,
-            "consoleOpenIDClientId": CLIENT_ID,
-            "consoleOpenIDClientSecret": credentials.data_url(SECRET.encode()),
-            "consoleOpenIDRedirectUris": f"http://{HOST}/console/callback",
-        }
+        settings = provider.login_settings(authority.certificate_path, HOST, CLIENT_ID)
         with BrokerProcess(directory, settings).running_well() as running:
             yield running
 

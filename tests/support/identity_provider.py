@@ -115,6 +115,21 @@ class IdentityProvider:
             "openIDTokenIssuerTrustCertsFilePath": str(authority),
         }
 
+    def login_settings(self, authority: Path, host: str, client_id: str) -> dict[str, str]:
+        """Return the configuration of a broker whose console at `host` logs users in as the client `client_id`. The user
+        `boss` is a superuser.
+        """
+        return self.settings(authority) | {
+            "httpAllowedHosts": host,
+            "openIDAllowedAudiences": f"{AUDIENCE},{client_id}",
+            "authorizationEnabled": "true",
+            "superUserRoles": "boss",
+            "consoleOpenIDIssuer": self.issuer,
+            "consoleOpenIDClientId": client_id,
+            "consoleOpenIDClientSecret": credentials.data_url(self.clients[client_id].encode()),
+            "consoleOpenIDRedirectUris": f"http://{host}/console/callback",
+        }
+
     def client_parameters(self, directory: Path, client_id: str = "app", **more: str) -> str:
         """Return the parameters of the client-credentials flow, with the key file in `directory`."""
         path = directory / f"{client_id}.json"

@@ -7,7 +7,6 @@ is not configured, `anonymousUserRole` is set, and `strictAuthMethod` is not set
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -256,13 +255,11 @@ class _Exchange(AuthenticationState):
                     f"the authentication provider {provider.name} did not respond within {STEP_TIMEOUT_S:g} s",
                     "TIMEOUT",
                 ) from None
-            # The text of the exception and its context can contain credentials.
-            last = traceback.extract_tb(error.__traceback__)[-1]
             logs.error(
                 "authentication.provider_failed",
                 provider=provider.name,
                 error=type(error).__name__,
-                at=f"{last.filename}:{last.lineno}",
+                at=plugins.failure_place(error),
             )
             raise AuthenticationError(
                 f"the authentication provider {provider.name} failed; see authentication.provider_failed in the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from importlib import import_module, metadata
 from inspect import isabstract
@@ -12,6 +13,15 @@ from pybroker.config.setting_types import ConfigError
 AUTHENTICATION = "pybroker.authentication"
 AUTHORIZATION = "pybroker.authorization"
 Provider = TypeVar("Provider")
+
+
+def failure_place(error: Exception) -> str:
+    """Return the file and the line at which a provider has raised `error`, for the log.
+
+    With the type of the exception, this is all that is logged: its text and its context can contain credentials.
+    """
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}"
 
 
 def plugin(group: str, name: str, key: str, base: type[Provider], built_in: str) -> type[Provider]:

@@ -10,12 +10,12 @@ Invariant: a question that fails grants nothing.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from pybroker.auth.plugins import failure_place
 from pybroker.errors import AuthorizationError, BrokerError, ServiceNotReady
 from pybroker.runtime import logs
 
@@ -94,13 +94,8 @@ class ProviderQuestions:
         if isinstance(error, BrokerError):
             return error
         self.failures["PROVIDER_ERROR"] += 1
-        # The text of the exception can contain credentials for the remote service.
-        last = traceback.extract_tb(error.__traceback__)[-1]
         logs.error(
-            "authorization.provider_failed",
-            provider=self._name,
-            error=type(error).__name__,
-            at=f"{last.filename}:{last.lineno}",
+            "authorization.provider_failed", provider=self._name, error=type(error).__name__, at=failure_place(error)
         )
         return AuthorizationError(
             f"the authorization provider {self._name} failed; see authorization.provider_failed in the broker's log"

@@ -201,19 +201,19 @@ async def test_proxy_and_client_both_need_the_permission(resources: Resources) -
     service = AuthorizationService(
         CONFIG.replace(super_user_roles=("proxy", "boss"), proxy_roles=("proxy",)), resources
     )
-    client, weak = ProxiedRole("boss", "proxy"), ProxiedRole("nobody", "proxy")
+    client, weak = ProxiedRole("boss", "proxy"), ProxiedRole("stranger", "proxy")
     assert await may(service.require_produce, TOPIC, client)
     assert await may(service.require_superuser, client)
     assert not await may(service.require_produce, TOPIC, weak)
     assert not await may(service.require_superuser, weak)
     assert not await may(service.require_superuser, ProxiedRole("boss", "unknown"))
     assert (await service.may_all(client), await service.may_all(weak)) == (True, False)
-    assert await service.may_use("nobody", weak), "the client owns it"
+    assert await service.may_use("stranger", weak), "the client owns it"
     assert not await service.may_use("proxy", weak)
     await service.learn(client)
     await service.learn(weak)
     assert (service.holder(client, "").is_operator, service.holder(weak, "").is_operator) == (True, False)
-    assert service.holder(weak, "").name == service.holder("nobody", "").name
+    assert service.holder(weak, "").name == service.holder("stranger", "").name
 
 
 async def test_proxied_role_is_none_of_a_client_without_proxy(resources: Resources) -> None:
