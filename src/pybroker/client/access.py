@@ -1,4 +1,4 @@
-"""Address and credentials of a broker, for each process that connects to it.
+"""Address and credentials with which a process connects to a broker.
 
 No secret appears in a `repr`, an error, or a Spark plan.
 """

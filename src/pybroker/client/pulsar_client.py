@@ -122,7 +122,7 @@ class PulsarClient(Client):
     async def reader(
         self, topic: str, start: MessageId = EARLIEST, *, read_compacted: bool = False, queue_messages: int = 1000
     ) -> MessageConsumer:
-        """Create a reader that begins at `start`, inclusive. It needs no acknowledgements."""
+        """Create a reader that begins at `start`, inclusive. Its messages need no acknowledgements."""
         settings = Receiving(
             f"reader-{secrets.token_hex(5)}",
             start=start,

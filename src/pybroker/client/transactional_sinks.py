@@ -84,10 +84,10 @@ class Sink:
         return None if batch is None else int(batch)
 
     async def transaction(self, batch: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction | None:
-        """Open a transaction for the batch. Return None if this batch, or a later batch, is already committed.
+        """Open a transaction for the batch. Return None if this batch, or a later batch, is already committed. The
+        broker aborts the transaction after `timeout_s` seconds.
 
-        The broker aborts the transaction after `timeout_s` seconds. Raises SinksNotServed, BatchRefused for another
-        writer's sink, the broker's error, ConnectionLost.
+        Raises SinksNotServed, BatchRefused if the sink belongs to another writer, the broker's error, ConnectionLost.
         """
         body = {
             "batch": batch,
