@@ -397,7 +397,9 @@ class MessageProducer(ClientPart):
         return await self._partitions[self._turn].submit(message, transaction)
 
     def encrypt(self, crypto: MessageCrypto, encryptor: PayloadEncryptor) -> None:
-        """Encrypt all following messages. `crypto` creates a new data key every DATA_KEY_LIFETIME_S seconds."""
+        """Encrypt all following messages with the data key of `encryptor`, and later with new data keys: `crypto`
+        creates one every 4 hours (DATA_KEY_LIFETIME_S).
+        """
         self._set_encryptor(encryptor)
         self._tasks.start(self._renew_data_key(crypto), "data key")
 

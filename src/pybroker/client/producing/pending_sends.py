@@ -91,8 +91,8 @@ class PendingSends:
     def give_up_sent_by(self, time_s: float) -> list[PendingSend]:
         """Remove and return the entries that were sent at `time_s` or earlier, with the other chunks of their messages.
 
-        All chunks of a message have the same sequence id. If some of them stayed in the queue, the late receipt of a
-        removed chunk would be taken for theirs.
+        All chunks of a message have the same sequence id. If some stayed in the queue, the late receipt of a removed
+        chunk would be taken for the receipt of a remaining one.
         """
         given_up: list[PendingSend] = []
         while self._entries:
