@@ -19,7 +19,7 @@ MAX_CHARACTERS = 200
 
 
 class NotListed(Exception):
-    """The list of names does not exist."""
+    """The broker responded with 404 to the request for a list of names."""
 
 
 Fetch = Callable[[str], Any]

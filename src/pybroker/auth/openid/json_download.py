@@ -39,7 +39,7 @@ class Response(NamedTuple):
 
 
 async def download_json(url: str, limits: DownloadLimits, tls: ssl.SSLContext) -> dict[str, object]:
-    """Return the JSON object at `url`, which is valid according to `url_problem`. Raises DownloadFailed."""
+    """Return the JSON object at `url`, for which `url_problem` must be empty. Raises DownloadFailed."""
     return _json_object(url, await _download(url, limits, tls, None))
 
 

@@ -25,7 +25,8 @@ class KeptHashes:
         self.by_hash: dict[int, ConsumerState] = {}
 
     def keep(self, holder: ConsumerState, sticky_hash: int) -> None:
-        """Keep the hash at `holder`, which has some chunks of a message with this hash and must receive the next one.
+        """Keep the hash at `holder`, which has some chunks of a message with this hash and must receive the next
+        chunk.
         """
         self.by_hash[sticky_hash] = holder
 
