@@ -105,7 +105,7 @@ class AuthenticationService:
 
     async def authenticate(self, method: str, data: bytes, client: RemoteClient) -> Identity:
         """Authenticate in one step, as HTTP does. Raises AuthenticationError if credentials are missing or invalid, and
-        TooManyRequests.
+        TooManyRequests if the broker is too busy to verify them.
         """
         found = await self.begin(method, client).authenticate(data)
         if isinstance(found, Challenge):

@@ -154,8 +154,8 @@ class AuthorizationService:
         return holder_of_role(role, is_operator=is_operator)
 
     async def learn(self, principal: Principal) -> None:
-        """Learn whether the roles of `principal` are superusers; in the background if the provider does not answer from
-        memory.
+        """Ask the provider whether the roles of `principal` are superusers, for decisions by its last answers. Return
+        before the answer if the provider does not answer from memory.
         """
         if not self.enabled or principal is None:
             return
@@ -166,7 +166,7 @@ class AuthorizationService:
                 await self._learn(each)
 
     def learn_soon(self, principal: Principal) -> None:
-        """Learn in the background whether the roles of a connected client are superusers."""
+        """Ask the provider in the background whether the roles of a connected client are superusers."""
         if self.enabled and principal is not None:
             for each in roles_of(principal):
                 self._is_known_superuser(each)

@@ -137,8 +137,8 @@ class PulsarClient(Client):
         return await self._coordinators.begin(timeout_s)
 
     def sink(self, name: str, *, writer: str = "", run: str = "", takes_over: bool = False) -> Sink:
-        """Return a sink, which writes numbered batches: each in several transactions, and committed exactly once. Needs
-        `admin_url`. `Sink` documents the options.
+        """Return a sink, which commits numbered batches exactly once. A batch is written in one or several
+        transactions. Needs `admin_url`. `Sink` documents the options.
         """
         return Sink(self, self._coordinators, name, writer=writer, run=run, takes_over=takes_over)
 

@@ -300,7 +300,7 @@ class Dispatcher(ABC):
         """Report that the read for `plan` did not return all entries. The dispatcher plans the missing entries again."""
 
     def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
-        """Report that no entry of a plan with `replay` was delivered. The dispatcher plans its positions again.
+        """Report that no entry of a plan with `replay` was delivered. The dispatcher plans these positions again.
         `key_hashes`: the key hash at each position, if the dispatcher needs key hashes.
         """
         self.give_back(plan)

@@ -124,7 +124,9 @@ class PartitionPublisher:
 
     @property
     def is_full(self) -> bool:
-        """Whether no batch is open, so that the next message without a key may go to another partition."""
+        """Whether no open batch accepts another message, so that the next message without a key may go to another
+        partition.
+        """
         return not self._open
 
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:
@@ -306,7 +308,7 @@ class PartitionPublisher:
                 receipt.set_exception(failure)
 
     def fail_all(self) -> None:
-        """Reject new messages, and let all unsent messages fail."""
+        """Reject new messages, and make all unsent messages fail with NotSent."""
         self._is_closed = True
         self.close_batches()
         while self._ready:

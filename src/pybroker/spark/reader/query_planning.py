@@ -139,7 +139,9 @@ class Planner:
         logs.warning("spark.entries_lost", topic=topic, lost=text)
 
     def show_progress(self, topic: str, place: Place) -> None:
-        """Move the cursor of the progress subscription to `place`. Does nothing without such a subscription."""
+        """Move the cursor of the subscription that shows the query's progress to `place`. Does nothing without such a
+        subscription.
+        """
         subscription = self.options.subscription_of(topic)
         if subscription is not None:
             self.source.show_progress(topic, subscription, place)
