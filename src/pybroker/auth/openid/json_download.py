@@ -1,4 +1,4 @@
-"""Small JSON documents over HTTP, without a thread: a download, or the answer to a form.
+"""Small JSON documents over HTTP, requested on the event loop: by a download, or by sending a form.
 
 Limits: time, size of the document and of the header. Redirects are not followed, because the address is configured or
 comes from a document of the identity provider. Proxies are not supported.
