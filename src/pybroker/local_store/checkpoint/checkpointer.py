@@ -133,8 +133,8 @@ class Checkpointer:
         return max(0, live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
 
     def admits(self, ledger: LiveLedger) -> bool:
-        """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint, because the journal
-        is near its limit and most of its data is of this ledger.
+        """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint: the journal is full,
+        or it is nearly full and `ledger` has used its share of it.
         """
         if not self.is_nearly_full:
             return True
@@ -158,8 +158,8 @@ class Checkpointer:
         self._next_records = min(self._options.checkpoint_max_entries, records_left)
 
     def recorded(self, size_bytes: int, record_count: int = 1, ledger: LiveLedger | None = None) -> None:
-        """Count bytes and records that were appended to the journal, entries of `ledger` or other records. Start a
-        checkpoint at the threshold.
+        """Count bytes and records that were appended to the journal: entries of `ledger`, or other records if `ledger`
+        is None. Start a checkpoint if a threshold is reached.
         """
         if ledger is not None:
             self._dirty[ledger.ledger_id] = ledger

@@ -54,7 +54,7 @@ class CursorRegistry:
         return cursor is not None and bool(cursor.deltas)
 
     def new_record(self, record_type: RecordType, cursor_id: str, data: bytes) -> CursorRecord:
-        """Return a new record of a cursor with the next record number. It takes effect with `apply`."""
+        """Return a new record of a cursor with the next record number. The registry contains it only after `apply`."""
         record = CursorRecord(record_type, cursor_id, self.next_number, data)
         self.next_number += 1
         return record
