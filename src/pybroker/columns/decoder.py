@@ -52,8 +52,9 @@ class ChunkJoiner(Protocol):
     """The interface by which the decoder assembles chunked messages."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """Add a chunk, which is entry `number` of `run`, in entry order. Return the decrypted message if it is now
-        complete, else None. Raises DamagedPayload if the message cannot be assembled.
+        """Add a chunk: entry `number` of `run`, with the scanned record `entry` and the decrypted `payload`. Chunks
+        must be added in the order of entries. Return the message if it is now complete, else None. Raises
+        DamagedPayload if the message cannot be assembled.
         """
 
 

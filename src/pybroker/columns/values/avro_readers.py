@@ -22,7 +22,7 @@ _DECIMAL_BYTES = 16
 
 
 class Reader(ABC):
-    """Reads values of one writer's type as an array of `type`. Immutable."""
+    """Reads values of one type of the writer's schema as an array of `type`. Immutable."""
 
     type: pa.DataType
 
