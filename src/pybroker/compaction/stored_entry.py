@@ -61,7 +61,9 @@ _NO_PARTITION = -1
 
 
 class PulsarFormat:
-    """The format of Java brokers. The store counts messages at the beginning of an entry, so they are counted again here."""
+    """The format of Java brokers. The store takes the message count from the beginning of a stored entry, where this
+    format has the position. Therefore `decode` counts the messages itself.
+    """
 
     def encode(self, position: Position, payload: bytes) -> bytes:
         message_id = pb.MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id, partition=_NO_PARTITION)

@@ -56,7 +56,7 @@ class EntryBuffer:
         self.payloads: list[bytes] = []
         self.message_counts: list[int] = []
         self.size_bytes = 0
-        """Messages and bytes of all entries that were added, including removed ones; counted by the caller."""
+        """Payload bytes of all entries that were added, including removed ones; counted by the caller."""
         self._messages_before = array("Q", (0,))
         self._bytes_before = array("Q", (0,))
 

@@ -1,4 +1,4 @@
-"""A limited number of slots, such as connections, of which a new occupant can displace the oldest unsettled one.
+"""A limited number of slots, such as connections. A new occupant can displace the oldest unsettled occupant.
 
 Pure. The caller settles an occupant that is being served, such as an HTTP connection with a complete request head. So
 clients that connect and send nothing keep no other client out.
@@ -68,7 +68,7 @@ class Slots(Generic[T]):
 
     @property
     def longest(self) -> T | None:
-        """The unsettled occupant that came first."""
+        """The unsettled occupant that came first; None without one."""
         return self._unsettled.first(None)
 
     def count_of(self, address: str) -> int:
