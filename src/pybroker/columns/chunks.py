@@ -87,7 +87,9 @@ class LookBack(NamedTuple):
 
 
 class ChunkedMessages:
-    """The chunked messages of one range of entries. The caller adds their chunks in order."""
+    """The chunked messages of one range of entries. The caller adds their chunks in order. A message that extends over
+    more than `max_entries` or `max_bytes` (the limits) is never completed.
+    """
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         """The limits apply to the span of one message, from its first chunk to its last. A longer message is never

@@ -119,8 +119,8 @@ class MessageDecoder:
         self._properties = np.zeros(_FIRST_PROPERTIES, PROPERTY)
 
     def decode(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the run's messages, in order. Raises BadEntry for a bad entry if the policies require an
-        error.
+        """Yield batches of the run's messages, in order. Raises BadEntry for an entry that cannot be decoded or
+        decrypted, if the decoder's policy for this case is FAIL.
         """
         for first, stop in _blocks(run):
             entries = scanned(self._scanner, run, first, stop)

@@ -200,8 +200,8 @@ class LedgerIndex(ABC):
 
     @abstractmethod
     async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals | None:
-        """Return messages and bytes of all entries before `entry_id`; None if they are unknown. Entries of damaged
-        blocks count as one message each. Raises NoSuchLedger, StoreError.
+        """Return the numbers of messages and bytes of all entries before `entry_id`; None if they are unknown. Entries
+        of damaged blocks count as one message each. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod

@@ -212,7 +212,9 @@ class LiveLedger:
         return None
 
     def totals_before(self, entry_id: int) -> LedgerTotals:
-        """Return the messages and bytes of all entries before `entry_id`, which is still in memory."""
+        """Return the numbers of messages and bytes of all entries before `entry_id`, which must not be in the segment
+        file yet.
+        """
         assert entry_id >= self.extent.entry_count
         messages, size_bytes = self.extent.message_count, self.extent.size_bytes
         for buffer in self._buffers():

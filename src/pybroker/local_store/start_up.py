@@ -246,7 +246,8 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
     """Return the lowest ledger id from which on metadata and existing ledgers certainly match, for a run that begins
-    with `facts`. With lower ids, a listed ledger may be missing, because a run without journal sync created it.
+    with `facts`. A ledger with a lower id may be listed although it is missing, because a run without journal sync
+    created it.
     """
     if not is_synced:
         return NAMES_NOT_CERTAIN

@@ -258,7 +258,7 @@ class ManagedLedgerFactory:
 
     async def finish_deletion(self, path: str) -> bool:
         """Complete an interrupted deletion of the managed ledger at `path`. Return False if there is none. No task may
-        open it meanwhile.
+        open the managed ledger meanwhile.
         """
         if path in self._open:
             return False

@@ -303,7 +303,7 @@ class LedgerList:
         return self._entries_before[-1] + self._ledgers[-1].entry_count - self._rank(position)
 
     def totals_behind(self, ledger_id: int) -> LedgerTotals:
-        """Return the messages and bytes of all ledgers with a higher id than `ledger_id`."""
+        """Return the numbers of messages and bytes of all ledgers with a higher id than `ledger_id`."""
         behind = self._ledgers[bisect_right(self._ids, ledger_id) :]
         return LedgerTotals(_message_count(behind), sum(ledger.size_bytes for ledger in behind))
 

@@ -169,9 +169,9 @@ class ManagedCursor(CursorOwner):
         self._ahead.drop()
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries from the store and advance the read position. Return None if the cursor was moved, or
-        if the entries were trimmed or must not be delivered any more, during the read; the caller then reads again.
-        Raises StoreError.
+        """Return the next entries from the store and advance the read position. Return None if, during the read, the
+        cursor was moved, or the entries were trimmed or excluded from delivery; the caller then reads again. Raises
+        StoreError.
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)

@@ -728,9 +728,9 @@ class ManagedLedger(AppendListener):
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Refuse appends, write the unwritten changes of cursors, and seal and store the list of ledgers. After another
-        process has taken over the managed ledger, only the changes of cursors are written. Raises StoreError; the
-        managed ledger is then closed too.
+        """Refuse appends, write the unwritten changes of cursors, seal the open ledger, and store the list of ledgers.
+        After another process has taken over the managed ledger, only the changes of cursors are written. Raises
+        StoreError; the managed ledger is then closed too.
         """
         if self.is_closed:
             return

@@ -120,8 +120,8 @@ def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
 
 
 def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Return the ids of the ledgers that a managed ledger info contains beside the ledgers of the topic: trimmed
-    ledgers that must be deleted, and ledgers of compacted views.
+    """Return the ids of the ledgers that a managed ledger info contains in addition to the ledgers of the topic:
+    trimmed ledgers that must be deleted, and ledgers of compacted views.
     """
     return [*info.trimmed, *(() if info.compacted is None else (info.compacted.ledger,))]
 

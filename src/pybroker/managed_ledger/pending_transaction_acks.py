@@ -388,8 +388,9 @@ class PendingTransactionAcks:
             self.cumulative = txn
 
     def end(self, txn: TxnId) -> Hold | None:
-        """Remove and return the pending acks of a transaction that has ended; None if it has none. Its later acks are
-        refused. The end is recorded even without pending acks: otherwise a late ack after a restart would stay pending.
+        """Remove and return the pending acks of a transaction that has ended; None if it has none. Later acks of the
+        transaction are refused. The end is recorded even without pending acks: otherwise a late ack after a restart
+        would stay pending.
         """
         if txn in self.open or not self.has_ended(txn):
             self._changes.append([_ENDED, txn.most, txn.least])

@@ -37,7 +37,7 @@ def value_from_json(avro_type: AvroType, value: Any, *, is_default: bool = False
 
 
 def converter(avro_type: AvroType, columns: AvroColumns, *, is_default: bool = False) -> Convert:
-    """Return a function that converts JSON values of an Avro type to values for Arrow, and raises Unfit. Call
+    """Return a function that converts a JSON value of an Avro type to a value for Arrow, or raises Unfit. Call
     `AvroColumns.type_of` first: it checks the type.
     """
     kind = avro_type.kind

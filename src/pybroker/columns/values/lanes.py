@@ -85,7 +85,7 @@ class Lanes:
         self.places[lanes] = self.ends[lanes]
 
     def read_unsigned_or_zigzag(self) -> npt.NDArray[np.uint64]:
-        """Read the next variable-length number of each lane without sign decoding; 0 after a failure."""
+        """Read the next variable-length number of each lane without sign decoding; 0 for a lane that fails."""
         data, places = self.data, self.places
         first = data.take(places, mode="clip")
         short = places >= self.ends

@@ -196,8 +196,8 @@ class JournalBatcher:
         return self._put() if self._batch.parts else self._erase()
 
     def failed(self, error: OSError) -> Step:
-        """Return the next step after a failed write, or a failed preparation of the next file, if the disk is full.
-        Raise any other `error`.
+        """Report a failed write, or a failed preparation of the next file. Return the next step if the disk is full;
+        raise any other `error`.
         """
         if not lacks_room(error):
             raise error
