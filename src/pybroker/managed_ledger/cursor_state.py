@@ -197,8 +197,8 @@ class CursorState:
         return holes is not None and len(holes) == entry_count
 
     def undeleted_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[int] | None:
-        """Return the ids of the unacknowledged entries among `count` consecutive entries; None if all are
-        unacknowledged, which is the usual case.
+        """Return the ids of the unacknowledged entries among the `count` entries from `first_entry_id` on; None if all
+        are unacknowledged, which is the usual case.
         """
         end = first_entry_id + count
         start = first_entry_id
@@ -237,8 +237,8 @@ class CursorState:
         return None if bits is None else ack_set.to_words(bits)
 
     def ack_sets_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[list[int] | None] | None:
-        """Return the ack sets of `count` consecutive entries, None for each entry without one. Return None if no entry
-        has an ack set, which is the usual case.
+        """Return the ack sets of the `count` entries from `first_entry_id` on, None for each entry without one. Return
+        None if no entry has an ack set, which is the usual case.
         """
         sets = self.ack_sets.get(ledger_id)
         entry_ids = range(first_entry_id, first_entry_id + count)

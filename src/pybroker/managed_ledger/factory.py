@@ -71,8 +71,8 @@ class ManagedLedgerFactory:
         return await self.records.exists(path)
 
     async def open(self, path: str) -> ManagedLedger:
-        """Return the managed ledger at `path`, which is created if it does not exist. Recover ledgers that an earlier
-        run left open. Raises StoreError.
+        """Open the managed ledger at `path`, which must not be open already, or create it if it does not exist. Recover
+        ledgers that an earlier run left open. Raises StoreError.
 
         The managed ledger is not trimmed until the caller sets its `retention`.
         """

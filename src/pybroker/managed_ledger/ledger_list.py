@@ -84,7 +84,7 @@ class LedgerList:
 
     @property
     def message_count(self) -> int | None:
-        """The number of messages in all ledgers; None if it is unknown for a ledger."""
+        """The number of messages in all ledgers; None if it is unknown for any ledger."""
         return _message_count(self._ledgers)
 
     def __len__(self) -> int:

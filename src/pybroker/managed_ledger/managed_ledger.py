@@ -654,8 +654,8 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position for a cursor whose first entry to read is at or after `position`, including
-        entries of the compacted view.
+        """Return the mark-delete position for a cursor that shall begin to read at `position`, even if the first entry
+        from there on is only in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:

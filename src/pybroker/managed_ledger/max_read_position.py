@@ -54,8 +54,9 @@ class ReadLimit:
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden
 
     def last_readable(self, ledgers: LedgerList) -> Position:
-        """Return the position of the last entry before the first open transaction, which may be an aborted message or a
-        marker; entry -1 of the first ledger if there is none.
+        """Return the position of the last entry in front of the first message of an open transaction, or of the last
+        entry without one. It may be an aborted message or a marker. Return entry -1 of the first ledger if there is
+        none.
         """
         last = ledgers.last_position
         return last if self.limit is None or last < self.limit else ledgers.previous_position(self.limit)

@@ -46,8 +46,8 @@ class ReadAhead:
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
         """Return entries from `position` on, more than the cursor needs now; None if the first one does not exist, or
-        was trimmed during the read. `group`: as in `ManagedLedger.read`. `has_neighbours`: the managed ledger has other
-        cursors, so the result is cached for them. Raises StoreError.
+        was trimmed during the read. Reads with the same `group` share one slot in the queue for memory.
+        `has_neighbours`: the managed ledger has other cursors, so the result is cached for them. Raises StoreError.
         """
         while (under_way := self._under_way.get(position)) is not None:
             await under_way.wait()
@@ -85,15 +85,15 @@ class ReadAhead:
         )
 
     def count_held(self, holder: AheadHolder, size_bytes: int) -> None:
-        """Count `size_bytes` as memory for reads: the size of the entries that the cursor's read-ahead `holder` holds,
-        or 0 if it holds none.
+        """Set the size of the entries that `holder`, the read-ahead of one cursor, holds. It counts as memory for
+        reads; 0 if the holder has no entries.
         """
         memory = self._resources.memory
         memory.follow(memory.reads.hold(holder, size_bytes) if size_bytes else memory.reads.drop(holder))
 
     def start(self, following: FollowingRead, group: Hashable, *, has_neighbours: bool) -> bool:
-        """Start the read `following` in the background. Return False if it is not started, because the broker is
-        closing its managed ledgers.
+        """Start the read `following` in the background, with `group` and `has_neighbours` as in `read`. Return False if
+        it is not started, because the broker is closing its managed ledgers.
         """
         return self._resources.tasks.start(self._follow(following, group, has_neighbours), "read ahead")
 
@@ -139,11 +139,12 @@ class FollowingRead:
 
 
 class CursorReadAhead(AheadHolder):
-    """The entries that one cursor has read from the store beyond its requests.
+    """The entries that one cursor has read from the store beyond its requests. `group` and `has_neighbours`: as in
+    `ReadAhead.read`.
 
-    Operation: `hold` keeps the surplus of a read and begins the next read, if `ReadAhead.may_read_following` allows
-    it, so bookies work while the surplus is delivered. `take` returns held entries. `read` returns the entries of the
-    next read, or reads from the store.
+    Operation: `hold` keeps the surplus of a read and begins the next read, if `ReadAhead.may_read_following` allows it,
+    so bookies work while the surplus is delivered. `take` returns held entries. `read` returns the entries of the next
+    read, or reads from the store.
 
     Memory: both runs count as read-ahead, which is dropped when other readers need the memory.
     """

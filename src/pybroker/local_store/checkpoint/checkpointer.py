@@ -134,7 +134,7 @@ class Checkpointer:
 
     def admits(self, ledger: LiveLedger) -> bool:
         """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint: the journal is full,
-        or it is nearly full and `ledger` has used its share of it.
+        or it is nearly full and `ledger` has used its share of the journal.
         """
         if not self.is_nearly_full:
             return True

@@ -49,8 +49,8 @@ class EntryCache:
         self._hits_before = 0  # `hits_total` at the last `evict_old`
 
     def insert(self, run: AppendRun) -> None:
-        """Cache newly appended entries. Earlier cached entries of their ledger are dropped if there is a gap between
-        them and `run`. Then evict the oldest entries of all ledgers above the limit.
+        """Cache `run`, newly appended entries. If it does not directly follow the cached entries of its ledger, those
+        are dropped. Then evict the oldest entries of all ledgers while the cache is above its limit.
         """
         tail = self._tails.get(run.ledger_id)
         if tail is None or tail.first_entry_id + len(tail.payloads) != run.first_entry_id:
