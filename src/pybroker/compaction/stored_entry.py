@@ -38,8 +38,8 @@ class StoredFormat(Protocol):
     def encode(self, position: Position, payload: bytes) -> bytes: ...
 
     def decode(self, stored: bytes, message_count: int) -> CompactedEntry:
-        """Decode a stored entry of a compacted ledger. `message_count`: the number of its messages that the store
-        reported. Raises StoreError if it is damaged.
+        """Decode a stored entry of a compacted ledger. `message_count`: its number of messages according to the store.
+        Raises StoreError if the entry is damaged.
         """
 
 

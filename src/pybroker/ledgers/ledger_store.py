@@ -309,7 +309,7 @@ class LedgerStore(ABC):
         """
 
     async def described(self, _ledger_ids: Sequence[int]) -> dict[int, LedgerDescription]:
-        """Return the metadata of these ledgers by id, without ledgers that have none. Raises StoreError."""
+        """Return the metadata of these ledgers by id. Ledgers without metadata are omitted. Raises StoreError."""
         return {}
 
     def may_be_named(self, ledger_id: int) -> bool:
@@ -377,8 +377,8 @@ class LedgerStore(ABC):
         return False
 
     def is_name_certain(self, ledger_id: int) -> bool:
-        """Return whether a deletion of this ledger, which an earlier run created, is certainly durable. If not, the
-        ledger may exist after a power failure although no metadata lists it any more.
+        """Return whether a deletion of this ledger, which an earlier run created, would certainly have been durable. If
+        not, the ledger may exist after a power failure although no metadata lists it any more.
         """
         return True
 

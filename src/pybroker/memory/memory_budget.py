@@ -35,7 +35,9 @@ class _Waiting(NamedTuple):
 
 
 class MemoryBudget(Generic[T]):
-    """Memory budget of one broker. `T`: type of waiters and read-ahead holders. No request waits that could be granted."""
+    """Memory budget of one broker. `T`: type of waiters and read-ahead holders. A request that can be granted never
+    waits.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes > 0
@@ -48,8 +50,8 @@ class MemoryBudget(Generic[T]):
         """Number of waiters in all parts."""
 
     def add_part(self, name: str, floor_bytes: int, bound_bytes: int) -> Part[T]:
-        """Add a part with a guaranteed minimum (`floor_bytes`) and a maximum. The minimums of all parts must be less
-        than the budget together.
+        """Add a part with a guaranteed minimum (`floor_bytes`) and a maximum. The sum of the minimums of all parts must
+        be less than the budget.
         """
         assert name not in self.parts
         floor_bytes = min(floor_bytes, bound_bytes)

@@ -225,8 +225,8 @@ def _reason(error: Exception) -> str:
 
 
 def build_column(values: list[Any], arrow_type: pa.DataType, rows: Numbers, failures: Failures) -> pa.Array:
-    """Convert `values` to an array. A value that Arrow rejects becomes null, and its row is added to `failures`. `rows`
-    are the rows of the values in `failures`.
+    """Convert `values` to an array. A value that Arrow rejects becomes null, and its row is added to `failures`.
+    `rows`: the row number of each value.
     """
     try:
         return pa.array(values, type=arrow_type)
