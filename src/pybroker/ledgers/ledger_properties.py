@@ -39,7 +39,9 @@ class ClusterMark:
 
     @classmethod
     def of_age(cls, cluster_name: str, min_age_ms: int) -> ClusterMark:
-        """Return the mark for a cluster that deletes orphaned ledgers when they are `min_age_ms` milliseconds old."""
+        """Return the mark for the ledgers of a cluster that deletes an orphaned ledger when it is `min_age_ms`
+        milliseconds old.
+        """
         return cls(cluster_name, min_age_ms // AGE_FACTOR)
 
     def properties(self) -> dict[str, bytes]:

@@ -177,7 +177,7 @@ class LiveLedger:
         return copy
 
     def fence(self, first_refused_id: int) -> None:
-        """Remove the entries from `first_refused_id` on, which the journal refused, and accept no more."""
+        """Remove the entries from `first_refused_id` on, which the journal refused, and accept no further entries."""
         self.set_state(LedgerState.FENCED)
         self.has_refused = True
         self.buffer.cut(first_refused_id)
