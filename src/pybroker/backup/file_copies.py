@@ -61,9 +61,9 @@ class FileCopier:
         self._progress = progress
 
     def copy(self, source: Path, target: Path, offset: int, length: int, crc: int) -> int:
-        """Copy the bytes from `offset` to `length` of a file to the same offset in `target`, which is truncated at
-        `length`. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of all `length` bytes, as read back
-        from the target.
+        """Copy the bytes of `source` from offset `offset` to offset `length` to the same offset in `target`, which is
+        truncated at `length`. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of all `length` bytes,
+        as read back from the target.
 
         Raises OSError, and BackupError if the source is too short or the target returns other bytes than were written.
         """
