@@ -76,7 +76,9 @@ class WaitingConnections:
         self._room = room
 
     def admit(self, task: asyncio.Task[None], peer: str) -> asyncio.Task[None] | None:
-        """Add `task`. Return the displaced task."""
+        """Add the task of a connection from the address `peer`. Return the task that it displaces, which the caller
+        must cancel; None if the limits are not exceeded.
+        """
         displaced = self._slots.admit(task, peer).displaced
         if displaced is None and len(self._slots) > max(1, self._room()):
             displaced = self._slots.longest

@@ -71,8 +71,8 @@ class SchemaRegistry:
             return found
 
     async def positions(self, topic: TopicName) -> list[SchemaPosition]:
-        """Return the ledger entries in which the versions of a topic's schema are stored; none if they are not in
-        ledgers. Raises StoreError.
+        """Return the ledger entries in which the versions of a topic's schema are stored; an empty list if the storage
+        does not use ledgers. Raises StoreError.
         """
         return await self._storage.positions(self._storage.topic_path(topic))
 
