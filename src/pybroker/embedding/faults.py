@@ -202,7 +202,9 @@ Aimed = TypeVar("Aimed", Refusal, ReceiptFault, Slowness)
 
 
 class Faults:
-    """The active faults of a broker. With `run`, its methods may be called from any thread."""
+    """The active faults of a broker. The methods that create or end faults may be called from any thread; they run on
+    the broker's event loop.
+    """
 
     def __init__(
         self, fullness: Fullness, lines: Callable[[], list[Line]], run: Callable[[Callable[[], T]], T]
@@ -276,7 +278,7 @@ class Faults:
         return self._in_force(self._refusals, refusal, _nothing)
 
     def lose_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Store the next `count` messages without sending receipts."""
+        """Store the next `count` messages without sending receipts. `topic` and `name` as in `delay_receipts`."""
         aim = Aim(Whom.of(topic, name), "lose_receipts", "receipt")
         return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
@@ -300,7 +302,10 @@ class Faults:
         subscription: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Send consumers one entry (a message or a batch) per `seconds_each` seconds of the broker's clock."""
+        """Send consumers one entry (a message or a batch) every `seconds_each` seconds of the broker's clock. `topic`
+        and `subscription`: only deliveries from them. `name`: only on connections with a producer name, consumer name
+        or client version that contains `name`.
+        """
         fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 

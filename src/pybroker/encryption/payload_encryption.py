@@ -156,8 +156,7 @@ class Decryptor:
         )
 
     def cached(self, keys: Sequence[pb.EncryptionKeys]) -> list[AESGCM]:
-        """Return those data keys of a message that are in the cache. `keys`: the encrypted data keys in its metadata.
-        """
+        """Return the data keys of a message that are in the cache. `keys`: the encrypted data keys in its metadata."""
         found = (self._cached(key) for key in keys[:MAX_KEYS_TRIED])
         return [data_key for data_key in found if data_key is not None]
 

@@ -283,8 +283,8 @@ class BookieAffinityGroup(msgspec.Struct):
 
 
 class LocalPolicies(msgspec.Struct):
-    """Policies of a namespace in one cluster only. REST shows the bundles and the migration flag among its other
-    policies.
+    """Policies of a namespace in one cluster only. REST shows the bundles and the migration flag among the namespace's
+    other policies.
 
     A stored document always has bundles, because a Java broker would otherwise use a single bundle.
     """

@@ -58,7 +58,7 @@ def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
     """Split a topics pattern, such as `persistent://public/default/orders-.*`, into its namespace and the pattern of
     local names. Tenant and namespace are literal.
 
-    Raises InvalidTopicName for tenant and namespace, InvalidPattern or UnsupportedPattern for the rest.
+    Raises InvalidTopicName if tenant or namespace is invalid, InvalidPattern or UnsupportedPattern if the rest is.
     """
     parts = text.removeprefix("persistent://").split("/", 2)
     if len(parts) != 3:

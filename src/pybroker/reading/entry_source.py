@@ -72,7 +72,7 @@ class EntrySource(ABC):
 
     @abstractmethod
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Yield exactly these entries, in order, in runs of some MiB. Raises DataLoss if an entry is lost,
+        """Yield exactly these entries, in order, in runs of a few MiB. Raises DataLoss if an entry is lost,
         ReadingFailed for other errors.
 
         A timeout is an error and never counts as the end. Messages of aborted transactions and markers are flagged in

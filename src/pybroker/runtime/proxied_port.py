@@ -91,8 +91,8 @@ class WaitingConnections:
 
 
 class ProxiedPort:
-    """Serves a bound port. With `reads_header`, each connection first waits for its header, or for other data, which
-    means that it is direct.
+    """Serves a bound port. With `reads_header`, each connection first waits for its header. If it begins with other
+    data, it is a direct connection without a header.
 
     Limits: `waiting` bounds the connections that wait; each waits at most `header_timeout_s` for its header. A header
     from an address outside `trusted` ends the connection; empty: every address is trusted.

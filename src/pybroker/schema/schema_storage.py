@@ -62,7 +62,7 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def topic_path_of_change(self, path: str) -> str:
-        """Return the path of the topic's schemas that belongs to `path`, the path of a changed metadata document."""
+        """Return the path of the schemas of the topic to which the changed metadata document `path` belongs."""
 
     @abstractmethod
     async def read(self, path: str) -> StoredVersions: ...

@@ -39,8 +39,7 @@ class _KnownLedger:
 
 
 class LedgerEnds:
-    """The known ends of ledgers of one topic. Only ledgers with a successor are listed, because their ends are final.
-    """
+    """The known ends of ledgers of one topic. Only a ledger with a successor is listed, because its end is final."""
 
     MAX_LEDGERS = 100_000
 

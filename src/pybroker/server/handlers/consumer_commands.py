@@ -220,7 +220,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
 async def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
     """Close a consumer. Its unacknowledged messages are redelivered.
 
-    A task like SUBSCRIBE, so that it cannot overtake an earlier SUBSCRIBE of the same id.
+    Runs as a task, as SUBSCRIBE does, so that it cannot overtake an earlier SUBSCRIBE of the same id.
     """
     request = command.close_consumer
     consumer = connection.consumers.pop(request.consumer_id, None)
