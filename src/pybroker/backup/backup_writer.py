@@ -95,7 +95,7 @@ def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: 
 
 def delete_restore_points(target: Path, keep: int) -> list[str]:
     """Delete all restore points but the newest `keep`, and the segment files that only they need. Return the names of
-    the deleted restore points.
+    the deleted restore points. Raises BackupError and OSError.
     """
     assert keep > 0, "the last restore point is not deleted"
     head = read_head(target)

@@ -72,8 +72,8 @@ def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
 
 
 def topics_hash(topics: Sequence[str]) -> str:
-    """Return the hash of a list of topics for the client: CRC32C of the sorted names joined by commas, as hexadecimal
-    digits in little-endian order.
+    """Return the hash by which a client recognizes a known list of topics: the CRC32C of the names, which must be
+    sorted, joined by commas, as hexadecimal digits in little-endian order.
     """
     if not topics:
         return NO_TOPICS_HASH

@@ -21,7 +21,9 @@ def version_to_bytes(version: int) -> bytes:
 
 
 def version_from_bytes(data: bytes) -> int:
-    """Decode a schema version of 8 bytes. The result is negative if `data` is not a version."""
+    """Decode a schema version: the first 8 bytes of `data`, as a signed big-endian number. A negative number is no
+    version of any schema.
+    """
     return int.from_bytes(data[:VERSION_SIZE_BYTES], signed=True)
 
 

@@ -145,7 +145,9 @@ class Coordinator:
     # --- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S` seconds."""
+        """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S` seconds, or if the coordinator
+        is closed.
+        """
         if self._ready.is_set():
             return
         try:
@@ -582,7 +584,8 @@ class Coordinator:
 
     async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
         """Abort the open transactions of the sink up to and including the batch `up_to_batch`, except those that the
-        caller may not end. Return their number.
+        caller may not end, and wait until their participants have confirmed. Return their number. Raises StoreError,
+        ServiceNotReady.
         """
         await self.ready()
         left = self.state.left_open(sink, up_to_batch, asking)
@@ -593,15 +596,15 @@ class Coordinator:
 
     async def forget_sink(self, sink: str) -> None:
         """Delete the record of the last committed batch of a sink, durably. Afterwards, repeated batches are committed
-        again. Raises StoreError.
+        again. Raises StoreError, ServiceNotReady.
         """
         await self.ready()
         if self.state.marks.get(sink) is not None:
             await _settled(self._append(self.state.forget_sink(sink)))
 
     async def forget_sinks_of(self, name: str) -> int:
-        """Delete all sinks of the holder `name` (role or address), durably. Return their number. Raises StoreError,
-        ServiceNotReady.
+        """Delete the records of all sinks of the holder `name` (role or address), durably. Return their number. Raises
+        StoreError, ServiceNotReady.
         """
         await self.ready()
         found = self.state.marks.of(name)

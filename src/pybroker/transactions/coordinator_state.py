@@ -383,7 +383,9 @@ class CoordinatorState:
     # --- application of records ------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> Transaction | None:
-        """Apply a log record. Return its transaction; None if it has ended."""
+        """Apply a log record. Return the transaction that it changes or ends; None for a record of a sink, or if the
+        transaction has ended before.
+        """
         self.last_least = max(self.last_least, record.last)
         if record.kind in (Kind.NEW, Kind.WHOLE):
             return self._put(record)

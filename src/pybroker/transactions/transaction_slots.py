@@ -91,7 +91,9 @@ class TransactionSlots(Admissions[Holder, TransactionSlot]):
         return len(self._queue)
 
     async def acquire(self, holder: Holder) -> TransactionSlot:
-        """Wait for a slot for one more transaction of `holder`. Raises TooManyRequests, or the exception given to `refuse_all`."""
+        """Wait for a slot for one more transaction of `holder`. Raises TooManyRequests after `WAIT_S` seconds or if too
+        many requests wait, and the exception given to `refuse_all`.
+        """
         try:
             return await self._queue.enter(holder, WAIT_S)
         except QueueFull as full:

@@ -1,4 +1,4 @@
-"""The compiled core of `wire`, if it can be used: the only place that selects it or pure Python.
+"""Selection of the compiled core of `wire`, if it can be used, or of pure Python. No other module selects.
 
 `_core.c` is compiled at installation if a C compiler is available. It decides the usual encodings; for any other input it
 calls the Python functions or leaves the frame to the Python decoder. The Python code stays complete and defines each

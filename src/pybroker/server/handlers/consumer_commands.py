@@ -276,7 +276,7 @@ def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) ->
 
 
 async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the last message id and the mark-delete position.
+    """Send the topic's last message id and the subscription's mark-delete position.
 
     Waits until the state of transactions is recovered. Before that, the max read position could be too low, and a
     reader would stop before committed messages.
