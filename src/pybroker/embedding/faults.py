@@ -221,9 +221,10 @@ class Faults:
     # --- creation of faults --------------------------------------------------------------------------------------------
 
     def drop_connections(self, topic: str | None = None, name: str | None = None) -> int:
-        """Close the connections of clients that produce to or consume from `topic`, or with a producer name, consumer
-        name or client version that contains `name`; without both arguments, of all clients. Return the number of closed
-        connections. Clients reconnect by themselves.
+        """Close connections, and return their number. Clients reconnect by themselves.
+
+        `topic`: only connections with a producer or consumer on this topic. `name`: only connections with a producer
+        name, consumer name or client version that contains `name`. Without both, all connections are closed.
         """
         whom = Whom.of(topic, name)
 

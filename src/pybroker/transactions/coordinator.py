@@ -275,8 +275,7 @@ class Coordinator:
         self._closed.set()
 
     async def closed(self) -> None:
-        """Wait until `close` is complete. It also waits for earlier coordinators of this broker with the same id to
-        close.
+        """Wait until `close` is complete, and until an earlier coordinator of this broker with the same id is closed.
         """
         await self._closed.wait()
 

@@ -243,8 +243,8 @@ class CoordinatorState:
 
     def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
         """Return the log record that starts the commit or abort (`action`); None if it has started. Raises
-        InvalidTxnStatus if the opposite is in progress, and for committing a transaction of a sink, which `together`
-        does.
+        InvalidTxnStatus if the opposite is in progress, or if `action` commits a transaction of a sink, which only
+        `together` may do.
         """
         if transaction.status is _ENDING[action]:
             return None
@@ -364,7 +364,9 @@ class CoordinatorState:
         )
 
     def whole(self, transaction: Transaction) -> Record:
-        """Return a log record with the whole state of a transaction, which replaces all its earlier records."""
+        """Return a log record with the whole state of a transaction. It replaces all earlier records of the
+        transaction.
+        """
         record = Record(
             WITHOUT_SINKS,
             Kind.WHOLE,
