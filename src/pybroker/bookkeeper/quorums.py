@@ -39,7 +39,7 @@ class Quorums:
 
     @property
     def missing_proof(self) -> int:
-        """The number of bookies of a write set without an entry that proves that the entry was never confirmed."""
+        """The number of bookies in a write set that must lack an entry to prove that the entry was never confirmed."""
         return self.write_quorum - self.ack_quorum + 1
 
 

@@ -39,8 +39,8 @@ class DigestType(IntEnum):
 
 
 class Entry(NamedTuple):
-    """A stored entry. `last_confirmed` and `length_bytes`: last confirmed entry and size of the ledger when the entry
-    was sent.
+    """A stored entry. `last_confirmed`: the id of the last entry that was confirmed when this one was sent.
+    `length_bytes`: the payload bytes of the ledger up to and including this entry.
     """
 
     entry_id: int
