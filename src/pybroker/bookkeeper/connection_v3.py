@@ -40,8 +40,8 @@ class ConnectionV3(asyncio.Protocol):
         self._close_reason: str | None = None
 
     async def write_lac(self, ledger_id: int, last_confirmed: int, master_key: bytes, record: bytes) -> None:
-        """Store the id of the last confirmed entry of a ledger (LAC) on the bookie. `record`: the id with its digest.
-        Raises BookKeeperError.
+        """Store the id of the last confirmed entry of a ledger (LAC) on the bookie. `record`: the id with its digest
+        (`EntryFormat.pack_last_confirmed`). Raises BookKeeperError.
         """
         await self._call(
             Operation.WRITE_LAC,

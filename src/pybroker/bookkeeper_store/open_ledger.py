@@ -129,7 +129,9 @@ class OpenLedger:
 
 
 def notify(runs: Iterable[AppendRun], error: StoreError | None) -> None:
-    """Notify the listeners of appends that have ended, with one call for consecutive appends of the same listener."""
+    """Notify the listeners of appends that have ended: stored if `error` is None. Consecutive appends of the same
+    listener are reported with one call.
+    """
     group: list[AppendRun] = []
     for run in runs:
         if group and group[0].listener is not run.listener:

@@ -259,7 +259,7 @@ class ZooKeeperClient:
 
     def listen(self, listener: SessionListener) -> None:
         """Call `listener` for each event of the session. If requests fail because of the event, `listener` is called
-        before they raise. It must not raise.
+        before they raise. `listener` must not raise.
         """
         self._listeners.append(listener)
 

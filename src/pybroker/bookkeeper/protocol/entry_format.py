@@ -130,7 +130,9 @@ class EntryFormat:
 
 
 def master_key(password: bytes) -> bytes:
-    """Return the key for a ledger's password, which bookies compare for each writer and each recovery of the ledger."""
+    """Return the key for a ledger's password. Bookies refuse writers and recoveries of the ledger that have another
+    key.
+    """
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 

@@ -146,13 +146,15 @@ def decode_response(body: bytes) -> Response:
 
 
 def require_tls_started(response: Response) -> None:
-    """Check that the bookie accepts the request START_TLS. Raises the error that the bookie returned, InvalidAnswer."""
+    """Check that the bookie accepts the request START_TLS. Raises the error that the bookie returned, or InvalidAnswer
+    for the response to another request.
+    """
     _require(response, Operation.START_TLS, "The bookie has no TLS")
 
 
 def auth_payload(response: Response) -> bytes:
-    """Return the bookie's SASL token in an authentication response. Raises the error that the bookie returned,
-    InvalidAnswer.
+    """Return the bookie's SASL token in an authentication response. Raises the error that the bookie returned, or
+    InvalidAnswer for the response to another request.
     """
     _require(response, Operation.AUTH, "The bookie refused the user or the password")
     return response.auth.payload
