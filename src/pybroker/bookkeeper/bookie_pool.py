@@ -168,8 +168,8 @@ class BookiePool:
         return self._quarantine.contains(bookie_id, self._clock.monotonic_ms())
 
     async def probe(self, bookie_id: str) -> None:
-        """Record whether a bookie responds, from an attempt on a separate connection. A failed attempt does not count
-        as a failure of the bookie.
+        """Try a separate connection to a bookie, and record if the bookie responds. A failed attempt does not count as
+        a failure of the bookie.
         """
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None or self.is_closing:

@@ -54,7 +54,7 @@ class FenceCoverage:
         self._fenced.add(index)
 
     def is_covered(self) -> bool:
-        """Return whether enough bookies are fenced, so that no entry can reach its ack quorum any more."""
+        """Return whether so many bookies are fenced that no entry can reach its ack quorum any more."""
         return all(
             sum(index not in self._fenced for index in write_set) < self._quorums.ack_quorum
             for write_set in self._quorums.write_sets()

@@ -76,9 +76,9 @@ def decoded_document(path: str, value: bytes) -> OwnerDocument:
 
 
 def urls_of_document(document: OwnerDocument, listener_name: str | None) -> LookupResult:
-    """Return the addresses of a bundle's owner. With a listener name, the binary addresses are those of the listener.
-    The HTTP addresses are always the general ones, as in Pulsar. Raises MetadataError if the owner has no such
-    listener.
+    """Return the addresses of a bundle's owner. With a listener name, the addresses of the binary protocol are those of
+    the listener. The HTTP addresses do not depend on the listener, as in Pulsar. Raises MetadataError if the owner has
+    no such listener.
     """
     native, native_tls = document.native_url, document.native_url_tls
     if listener_name:
@@ -90,8 +90,9 @@ def urls_of_document(document: OwnerDocument, listener_name: str | None) -> Look
 
 
 def urls_of_broker(broker: RegisteredBroker, listener_name: str | None) -> LookupResult:
-    """Return the addresses of a registered broker. With a listener name, the binary addresses are those of the
-    listener; the HTTP addresses are always the general ones. Raises MetadataError if the broker has no such listener.
+    """Return the addresses of a registered broker. With a listener name, the addresses of the binary protocol are those
+    of the listener; the HTTP addresses do not depend on the listener. Raises MetadataError if the broker has no such
+    listener.
     """
     if not listener_name:
         return broker.addresses
