@@ -72,7 +72,7 @@ _SESSION_MARK_BITS = 64
 
 
 class BundleTopics(Protocol):
-    """The topics of this broker by bundle: the operations that ownership needs."""
+    """The operations on the topics of this broker that the ownership of bundles needs."""
 
     def acquired(self, bundle: NamespaceBundle) -> None:
         """Called when this broker has acquired `bundle`, to load the topics that must work without a client."""
@@ -360,7 +360,9 @@ class BundleOwnership:
     # --- acquire and release -----------------------------------------------------------------------------------------
 
     async def acquire(self, bundle: NamespaceBundle) -> bool:
-        """Acquire `bundle` if it has no owner. Return whether this broker owns it. Raises StoreError, MetadataError."""
+        """Acquire `bundle` if it has no owner. Return whether this broker owns the bundle now. Raises StoreError,
+        MetadataError.
+        """
         async with self._locks.held(bundle):
             if self.held.state(bundle) is not None:
                 return self.serves(bundle)
