@@ -275,8 +275,7 @@ class Coordinator:
         self._closed.set()
 
     async def closed(self) -> None:
-        """Wait until `close` is complete, and until an earlier coordinator of this broker with the same id is closed.
-        """
+        """Wait until `close` is complete, and an earlier coordinator of this broker with the same id is closed too."""
         await self._closed.wait()
 
     def _append(self, record: Record) -> asyncio.Future[None]:
