@@ -130,7 +130,7 @@ class Coordinators:
             self.ownership.require_served(partition_of(coordinator_id))
 
     async def ready(self, coordinator_id: int) -> Coordinator:
-        """Return a started coordinator when it has read its log. Raises TransactionCoordinatorNotFound,
+        """Wait until a started coordinator has read its log, and return it. Raises TransactionCoordinatorNotFound,
         ServiceNotReady.
         """
         found = self.find(coordinator_id)
@@ -142,10 +142,9 @@ class Coordinators:
         return coordinator, coordinator.state.existing(txn_id)
 
     async def listed_transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
-        """Return a transaction, with its coordinator, for an administrator. A coordinator that has not started is not
-        started.
+        """Return a transaction, with its coordinator, for an administrator. Does not start a coordinator.
 
-        Raises the same errors as `ready`, and TransactionNotFound.
+        Raises the same errors as `ready`, and TransactionNotFound, also if the coordinator has not started.
         """
         if self.begun(txn_id.most) is None and txn_id.most < self.count:
             raise not_found(txn_id)
