@@ -48,8 +48,8 @@ class UnattendedCoordinators:
             await self.check()
 
     async def check(self) -> None:
-        """Assign a broker to each coordinator that has a log and no owner, and abort the transactions of coordinators
-        at Java brokers. A failure is logged, and the next check retries.
+        """Assign a broker to each transaction coordinator that has a log and no owner, and abort the open transactions
+        of coordinators that Java brokers own. A failure is logged, and the next check retries.
         """
         try:
             coordinator_ids = await self._coordinators.with_log() if await self._is_responsible() else []

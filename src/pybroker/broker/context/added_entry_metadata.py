@@ -55,8 +55,10 @@ class EntryMetadata:
         self._given = document.last_index  # includes messages that are not durable yet
 
     def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
-        """Return the entries with broker entry metadata prepended, and assign message indexes. If the ledger refuses
-        the entries, the caller must call `take_back`.
+        """Return the entries `payloads` with broker entry metadata prepended, and assign message indexes.
+        `message_counts`: number of messages in each entry.
+
+        If the ledger refuses the entries, the caller must call `take_back`.
         """
         timestamp_ms = now_ms if self._added.timestamp else None
         if not self._added.index:
@@ -85,7 +87,9 @@ class EntryMetadata:
 
 
 async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
-    """Determine the last message index of a topic during its load. On failure, close the ledger and raise StoreError."""
+    """Determine the last message index of the topic during its load, and set it in `ledger.document`. On failure, close
+    the ledger and raise StoreError.
+    """
     document = ledger.document
     known = document.last_index
     if known is None and added is None:

@@ -67,7 +67,7 @@ class Peer(ABC):
 
     @property
     def principal(self) -> Principal:
-        """Return the role with that of a proxy, for authorization."""
+        """Role of the client for authorization, with the role of the proxy through which the client connects."""
         return principal_of(self.role, self.proxy_role)
 
     @property
@@ -103,8 +103,8 @@ class Peer(ABC):
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        """Send an error for each message that was not stored. `size_bytes` is subtracted from the connection's pending
-        publishes.
+        """Send `error` for each message in `sequence_ids`, because these messages were not stored. `size_bytes`: their
+        total size, which is subtracted from the connection's pending publishes.
         """
 
     @abstractmethod
@@ -150,7 +150,7 @@ class Peer(ABC):
 
     @abstractmethod
     async def is_alive(self) -> bool:
-        """Send a PING, and return whether the client replies within the liveness timeout; otherwise close the
+        """Send a PING, and return whether the client replies within the liveness timeout. If it does not, close the
         connection.
         """
 

@@ -23,8 +23,8 @@ class Pumped(ABC):
 
     @abstractmethod
     def pump(self, now_ms: float, deadline_ms: float) -> bool:
-        """Dispatch entries until `deadline_ms`. Return whether more entries can be dispatched. `now_ms` is the start of
-        the callback; both by the monotonic clock.
+        """Dispatch entries until `deadline_ms`. Return whether more entries can be dispatched. `now_ms` is the start
+        time of the queue's callback. Both are times of the monotonic clock.
         """
 
     @abstractmethod

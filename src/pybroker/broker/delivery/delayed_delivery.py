@@ -121,7 +121,7 @@ class DelayedDelivery(Stage):
 
     @property
     def held_back(self) -> Mapping[int, BitMap]:
-        """Bitmaps of delayed entries by ledger id, which reads at the cursor must skip."""
+        """Delayed entries, which reads at the cursor must skip, as one bitmap of entry ids per ledger id."""
         return self._index.members if self.serves_several else _NOTHING
 
     # --- waiting -----------------------------------------------------------------------------------------------------
@@ -225,17 +225,17 @@ class DelayedDelivery(Stage):
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
-        """Return the delivery time that an administrator has set for the entry (0: immediately); None if its own time
-        applies.
+        """Return the delivery time of the entry that an administrator has set, in milliseconds since 1970 (0:
+        immediately); None if the delivery time of the producer applies.
         """
         return self._changed.get(position)
 
     async def change(self, position: Position, due_ms: int) -> None:
-        """Set the delivery time of an undelivered entry (0: immediately). Durable on return if the subscription is
-        durable.
+        """Set the delivery time of an undelivered entry, in milliseconds since 1970 (0: immediately). Durable on return
+        if the subscription is durable.
 
         Raises TooManyRequests if `MAX_CHANGED_DELAYS` delivery times are already changed. Raises StoreError if the
-        change is not stored; it then applies until a restart.
+        change is not stored; the change then applies until the broker restarts.
         """
         clock = self._runtime.clock
         while not self.restore(clock.monotonic_ms() + RESTORE_SLICE_MS):  # noqa: ASYNC110  (each round does a part of it)
@@ -262,7 +262,9 @@ class DelayedDelivery(Stage):
     # --- storing and restoring the index ------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Continue reading the stored index until `deadline_ms`. Return whether the index is complete."""
+        """Continue reading the stored index until `deadline_ms` of the monotonic clock. Return whether the index has
+        been read completely.
+        """
         if self.is_restored or not self.serves_several:
             return True
         is_complete = self.is_restored = self._storage.restore(deadline_ms)

@@ -29,8 +29,8 @@ class FailedReads:
         self.reason = ""
 
     def failed(self, error: StoreError, *, is_lasting: bool) -> float:
-        """Count a failure, and log the first of a series. Return the delay in seconds until the next attempt.
-        `is_lasting`: the entries are permanently unreadable.
+        """Count a failed read, and log the first of consecutive failures. Return the delay in seconds until the next
+        attempt. `is_lasting`: the entries are permanently unreadable.
         """
         self.count += 1
         self.reason = str(error)
