@@ -69,8 +69,8 @@ def described(consumer: Consumer) -> dict[str, Any]:
 
 
 def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return the state of each consumer as JSON. Yields in between, because finding the oldest unacknowledged entry may
-    take long.
+    """Return the state of each consumer as JSON. The generator yields after each consumer, because finding the oldest
+    unacknowledged entry may take long.
     """
     shown = []
     for each in consumers:
@@ -186,7 +186,7 @@ def _stuck(
 
 
 def stuck_since_ms(code: Code, consumer: Consumer) -> int:
-    """Return since when the condition `code` of `consumer` lasts, in milliseconds since 1970."""
+    """Return the start of the condition `code` that stops delivery to `consumer`, in milliseconds since 1970."""
     if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
         return wall_ms(consumer.peer.full_since_ms, consumer.subscription.runtime.clock)
     return consumer.counters.last_consumed_ms or consumer.connected_since_ms
@@ -218,8 +218,8 @@ def _holds_something(subscription: Subscription, consumer: Consumer) -> bool:
 
 
 def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Generator[None, None, list[Finding]]:
-    """Return one finding about all silent consumers among `candidates`. It is blocking if the subscription has a
-    backlog.
+    """Return one finding about all consumers among `candidates` that `silent_since_ms` reports as silent; empty if
+    there are none. The finding is blocking if the subscription has a backlog.
     """
     silent: list[tuple[int, Consumer]] = []
     for index, consumer in enumerate(candidates):
