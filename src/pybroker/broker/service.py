@@ -203,12 +203,12 @@ class BrokerService:
         is_authoritative: bool = False,
         parking: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> LookupAnswer:
-        """Return the addresses of the broker that serves `topic`, which need not exist. Raises TopicNotFound if the
+        """Return the addresses of the broker that serves `topic`. The topic need not exist. Raises TopicNotFound if the
         namespace is missing.
 
-        In a cluster, this broker may acquire the bundle; with `is_authoritative`, it does if the bundle has no owner.
-        Also raises MetadataError, ServiceNotReady, StoreError. The context `parking` is open while the lookup waits for
-        another owner.
+        In a cluster, this broker may acquire the bundle of the topic; with `is_authoritative`, it acquires the bundle
+        if the bundle has no owner. Also raises MetadataError, ServiceNotReady, StoreError. The context `parking` is
+        open while the lookup waits because the owner is unreachable.
         """
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
@@ -293,7 +293,8 @@ class BrokerService:
         """Return the broker's own client of its cluster, with the current settings. Raises AccessRefused for invalid
         settings.
 
-        If the settings have changed, users of the previous client receive an error and call this again.
+        If the settings have changed, the previous client is closed. Its users receive an error and must call this
+        method again.
         """
         from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a standalone broker does not need it)
 
@@ -339,8 +340,9 @@ class BrokerService:
         await self._health.run()
 
     async def hand_over(self) -> None:
-        """Give all bundles to other brokers of the cluster before the broker stops, within `bundleHandoverPercentage` of
-        `brokerShutdownTimeoutMs`. `close` releases the rest. Without the metadata store, this does nothing.
+        """Hand over all bundles to other brokers of the cluster before this broker stops, within
+        `bundleHandoverPercentage` of `brokerShutdownTimeoutMs`. `close` releases the remaining bundles. Does nothing
+        without a session with the metadata store.
         """
         if self.ownership is None or self.other_brokers is None:
             return
@@ -368,7 +370,9 @@ class BrokerService:
         await self._closing.tell_clients()
 
     async def close(self) -> None:
-        """Notify all clients, close all topics, then close the shared parts. A cancellation skips the rest."""
+        """Notify all clients, close all topics, then close the shared parts. If the task is cancelled, the remaining
+        steps are skipped.
+        """
         self.presence.is_closing = True
         if self.cache_refresher is not None:
             await self.cache_refresher.close()

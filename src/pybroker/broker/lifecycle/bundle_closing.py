@@ -32,7 +32,9 @@ class BundleClosing:
         self._tasks = tasks
 
     def acquired(self, bundle: NamespaceBundle) -> None:
-        """Start the transaction coordinators of an acquired bundle that have transactions of the previous owner."""
+        """Start the transaction coordinators of the acquired `bundle` that have a log, so that transactions which the
+        previous owner began can end.
+        """
         if bundle.namespace == ASSIGN.namespace:
             self._tasks.start(self._recover_coordinators(), "recover transaction coordinators")
 

@@ -54,8 +54,8 @@ class ClusterLookups:
         *,
         is_authoritative: bool,
     ) -> LookupAnswer:
-        """Return the broker that serves `topic`. The context `parking` is open while the lookup waits for another
-        owner.
+        """Return the broker that serves `topic`. If its owner is unreachable, wait within the context `parking` until
+        the owner responds or another broker owns the topic, at most `parkedLookupTimeoutMs`.
 
         Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
         """

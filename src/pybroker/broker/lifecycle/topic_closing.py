@@ -99,7 +99,9 @@ class TopicClosing:
 
     @contextmanager
     def ending(self, key: str, *, is_deletion: bool) -> Iterator[None]:
-        """Prevent loading and creation of the persistent topic `key` within this context."""
+        """Prevent loading and creation of the persistent topic `key` within this context. `is_deletion`: the topic is
+        being deleted, not only closed.
+        """
         since_ms, reason = self._runtime.clock.wall_ms(), self._reasons.pop(key, "")
         ending = self._ending[key] = Ending(since_ms, reason, is_deletion=is_deletion)
         try:

@@ -48,7 +48,7 @@ class TopicWatchers(TopicListener):
         return WatchedTopics(namespace, pattern) if found is None else found
 
     def open(self, watcher: TopicWatcher) -> None:
-        """Add `watcher` to its list, which is empty until `load`."""
+        """Add `watcher` to the watched list that it belongs to. The list is empty until `load` is called."""
         watched = watcher.watched
         self._lists.setdefault(watched.namespace, {})[watched.pattern] = watched
         watched.watchers.append(watcher)
@@ -66,7 +66,9 @@ class TopicWatchers(TopicListener):
         self._count(watched)
 
     async def close_revoked(self, scope: NamespaceName | str | None) -> None:
-        """Close watchers whose role has lost its permission, in a namespace or a tenant; None: in all."""
+        """Close the watchers whose role has lost its permission. `scope`: a namespace or a tenant; None for all
+        namespaces.
+        """
         for each in list(self._lists):
             if scope not in (None, each, each.tenant):
                 continue

@@ -54,5 +54,5 @@ class RateBuckets:
             self._bytes.add(size_bytes)
 
     def wait_ms(self) -> int:
-        """Return the milliseconds from the last query until a message may pass again."""
+        """Return the milliseconds from the last call of `allowance` or `passing` until a message may pass."""
         return max(bucket.wait_ms() for bucket in self._buckets)

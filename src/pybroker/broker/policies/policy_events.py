@@ -61,7 +61,9 @@ def event_key(topic: TopicName, *, is_global: bool = False) -> str:
 
 
 def event_properties(base: Position | None) -> dict[str, str]:
-    """Return the properties of a message whose change began with the event at `base`. Java brokers ignore them."""
+    """Return the message properties of an event. `base`: position of the event on whose policies the change is based;
+    None for an event without a base. Java brokers ignore the properties.
+    """
     return {} if base is None else {BASE_PROPERTY: str(base)}
 
 

@@ -40,7 +40,9 @@ class TopicPolicyTable:
         return len(self._local) + len(self._global)
 
     def apply(self, event: PolicyEvent, position: Position = EARLIEST) -> bool:
-        """Apply the event at `position`. Return False if its base is outdated."""
+        """Apply the event at `position`. Return False, without applying the event, if another event of the topic was
+        applied after the event's base.
+        """
         table = self._global if event.is_global else self._local
         if not event.is_global:
             if event.base is not None and self._is_outdated(event.topic, event.base):

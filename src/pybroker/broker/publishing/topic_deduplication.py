@@ -226,8 +226,8 @@ class TopicDeduplication:
     # --- producers ---------------------------------------------------------------------------------------------------
 
     async def settled(self, name: str) -> None:
-        """Wait until `last_sequence_id` of the producer `name` is final. Raises ServiceNotReady if the topic is closed
-        meanwhile.
+        """Wait until earlier messages of the producer `name` are stored or have failed, so that its `last_sequence_id`
+        is final. Raises ServiceNotReady if the topic is closed meanwhile.
         """
         await self._until(lambda: self._is_settled(name))
         if self._topic.is_fenced:

@@ -432,7 +432,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
-        """Return the size in bytes of all entries after `position`, which need not exist. Raises StoreError."""
+        """Return the size in bytes of all entries after `position`. No entry need exist at `position`. Raises
+        StoreError.
+        """
         ledgers = self.ledger.ledgers
         behind = await count_backlog(ledgers, self.broker_context.ledgers.store, CursorState(ledgers, position))
         return behind.size_bytes

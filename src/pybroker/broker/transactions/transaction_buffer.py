@@ -159,7 +159,9 @@ class TransactionBuffer:
             self._only_in_flight -= txn not in self.open
 
     def stored(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
-        """Record that `entries` messages are durable. `first`: position of the first one."""
+        """Record that `entries` entries of the transaction are durable. `first`: position of the first entry. `now_ms`:
+        milliseconds since 1970. `owner`: name of the producer.
+        """
         self.failed(txn, entries)
         self.found(txn, first, entries, now_ms, owner)
 
