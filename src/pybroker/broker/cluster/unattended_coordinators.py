@@ -101,7 +101,7 @@ class UnattendedCoordinators:
         return min(own_kind, default="") == registry.own_broker.broker_id
 
     async def end_before_stop(self) -> None:
-        """Abort the open transactions if only Java brokers stay in the cluster after this broker stops. Never raises."""
+        """Abort the open transactions if only Java brokers remain in the cluster after this broker stops. Never raises."""
         java_brokers = self._coordinators.java_brokers
         if java_brokers is None or not self._coordinators.running():
             return

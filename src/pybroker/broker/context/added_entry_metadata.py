@@ -22,7 +22,7 @@ NO_INDEX = -1
 
 @dataclass(frozen=True, slots=True)
 class AddedMetadata:
-    """The fields that are enabled."""
+    """Fields of the broker entry metadata that are enabled."""
 
     timestamp: bool
     index: bool

@@ -67,7 +67,7 @@ class Peer(ABC):
 
     @property
     def principal(self) -> Principal:
-        """Role of the client for authorization, with the role of the proxy through which the client connects."""
+        """Role of the client, and of the proxy if the client connects through one, for authorization."""
         return principal_of(self.role, self.proxy_role)
 
     @property
@@ -91,7 +91,7 @@ class Peer(ABC):
 
     def admit_not_stored(self, count: int) -> int:
         """Return how many of `count` non-persistent messages the connection may publish in this event loop iteration.
-        They count against its limit.
+        The returned number counts against the connection's limit.
         """
         return count
 

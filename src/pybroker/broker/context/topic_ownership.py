@@ -45,7 +45,7 @@ class TopicsElsewhere(Protocol):
         """Return the durable subscriptions of the topic with their properties; None if no other broker owns it."""
 
     async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
-        """Create a durable subscription at the topic's first message, unless it exists."""
+        """Create a durable subscription at the topic's first message, unless the subscription exists."""
 
 
 class NotJoined:

@@ -165,8 +165,8 @@ class DelayedDelivery(Stage):
         return entries.rows([index for index, entry_id in enumerate(entries.entry_ids) if entry_id not in members])
 
     def take_due(self, max_entries: int) -> list[Delayed]:
-        """Remove up to `max_entries` due entries from the index and return them by due time. If delayed delivery is
-        disabled, all entries are due.
+        """Remove up to `max_entries` due entries from the index and return them, sorted by due time. If delayed
+        delivery is disabled, all entries are due.
         """
         if not self._index or not self.serves_several:
             return []
@@ -225,8 +225,8 @@ class DelayedDelivery(Stage):
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
-        """Return the delivery time of the entry that an administrator has set, in milliseconds since 1970 (0:
-        immediately); None if the delivery time of the producer applies.
+        """Return the delivery time that an administrator has set for the entry, in milliseconds since 1970 (0:
+        immediately); None if the producer's delivery time applies.
         """
         return self._changed.get(position)
 

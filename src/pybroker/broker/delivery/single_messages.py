@@ -26,8 +26,9 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
     """Acknowledge an entry, or one message of its batch. Durable on return. The caller has reserved memory for one
     entry.
 
-    Raises AdminError 404 if the message does not exist, 409 if it is not readable yet, 412 if the configuration forbids
-    it; TransactionConflict if an open transaction has acknowledged it; StoreError.
+    Raises AdminError 404 if the message does not exist, 409 if it is not readable yet, 412 if the entry is not a batch
+    or the configuration forbids the acknowledgement of single messages of a batch; TransactionConflict if an open
+    transaction has acknowledged it; StoreError.
     """
     cursor = subscription.cursor
     message_count = await _messages_of_batch(subscription, position, batch_index) if batch_index is not None else 1

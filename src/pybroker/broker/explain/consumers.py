@@ -196,8 +196,11 @@ def stuck_since_ms(code: Code, consumer: Consumer) -> int:
 
 
 def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """Return when the consumer last acknowledged or requested messages, in milliseconds since 1970. None if it has no
-    unacknowledged messages, or was active within `explainSilentConsumerMs`.
+    """Return when a silent consumer last acknowledged or requested messages, or connected, in milliseconds since 1970;
+    None for other consumers.
+
+    A consumer is silent if it has unacknowledged messages, and has neither acknowledged, requested nor received
+    messages for `explainSilentConsumerMs`.
     """
     silent_ms = subscription.runtime.config.explain_silent_consumer_ms
     counters = consumer.counters
@@ -278,7 +281,9 @@ def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
 
 
 def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, None, list[Finding]]:
-    """Return a finding that lists the unacknowledged messages of a consumer, which are no problem by themselves."""
+    """Return a finding, only for information, about the unacknowledged messages of a consumer. The list is empty if it
+    has none.
+    """
     individual = subscription.individual
     if not _holds_something(subscription, consumer):
         return []

@@ -388,7 +388,9 @@ def _stored(topic: Topic) -> list[Finding]:
 
 
 def terminated(topic: Topic, *, waits: bool) -> Finding:
-    """Return the finding that the topic is terminated. `waits`: whether a producer tries to publish."""
+    """Return the finding that the topic is terminated. `waits`: whether a producer tries to publish, which makes the
+    finding blocking.
+    """
     last = topic.ledger.last_confirmed
     return Finding(
         Code.TOPIC_TERMINATED,

@@ -123,8 +123,8 @@ class TopicClosing:
     # --- all topics --------------------------------------------------------------------------------------------------
 
     async def tell_clients(self) -> None:
-        """Fence all loaded topics, which notifies their clients, and wait until received messages are stored and
-        confirmed.
+        """Fence all loaded topics, which notifies their clients. Then wait until received messages are stored and
+        confirmed, for at most `ANSWERING_S` seconds.
         """
         clock, store = self._runtime.clock, self._broker_context.ledgers.store
         started_ms = clock.monotonic_ms()

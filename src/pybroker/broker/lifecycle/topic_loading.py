@@ -98,7 +98,7 @@ class TopicLoading:
         return len(self._loads)
 
     def names(self) -> list[TopicName]:
-        """Return the names of topics that are being loaded or wait for it."""
+        """Return the names of topics that are being loaded or wait to be loaded."""
         return [load.name for load in self._loads.values()]
 
     def under_way(self, name: TopicName) -> LoadUnderWay | None:

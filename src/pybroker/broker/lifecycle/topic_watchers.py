@@ -77,7 +77,7 @@ class TopicWatchers(TopicListener):
                     await _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
-        """Read the topic names of the watched list, unless they were read. Raises NotAllowedError above
+        """Read the topic names of the watched list, unless they have been read before. Raises NotAllowedError above
         `MAX_WATCHED_NAMES`, or without enough memory.
         """
         while not watched.is_loaded:

@@ -47,7 +47,9 @@ class RateBuckets:
             self._bytes.spend(size_bytes)
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Add tokens. Of the added tokens, those above the tokens of one period expire at the next call of this method."""
+        """Add tokens to the buckets. Unused tokens that exceed the tokens of one period expire at the next call of this
+        method.
+        """
         if self._messages is not None:
             self._messages.add(messages)
         if self._bytes is not None:

@@ -149,7 +149,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
     # --- namespaces
 
     def namespace_changed(self, namespace: NamespaceName) -> None:
-        """Stop the reader if the namespace is being deleted."""
+        """Stop the reader of the namespace's system topic if the namespace is being deleted."""
         reading = self._namespaces.get(namespace)
         if reading is not None and not self._exists(namespace):
             del self._namespaces[namespace]

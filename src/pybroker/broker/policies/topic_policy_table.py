@@ -68,7 +68,9 @@ class TopicPolicyTable:
             del self._applied[next(topic for topic in self._applied if topic not in self._local)]
 
     def base_of(self, topic: TopicName) -> Position:
-        """Return the position of the last local event of `topic` that was applied; EARLIEST without one."""
+        """Return the position of the last applied event of `topic`, without events that concern all clusters; EARLIEST
+        if there is none.
+        """
         last = self._applied.get(topic)
         return EARLIEST if last is None else last.position
 

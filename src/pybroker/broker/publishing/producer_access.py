@@ -129,8 +129,8 @@ class ProducerAccess(Generic[P]):
         return Joined(Standing.CLAIMS, fenced, fenced_waiting)
 
     def return_behind(self, producer: P) -> bool:
-        """Return whether `producer` is the client that has exclusive access, reconnected on a new connection. If so, make
-        it the first waiting producer.
+        """Return whether `producer` belongs to the client that has exclusive access and has reconnected on a new
+        connection. If so, make it the first waiting producer.
 
         The caller must then check the old connection. If it is alive, the caller calls `leave` for `producer`. If it is
         not, the caller calls `leave` for the old producer, and `producer` gets exclusive access.

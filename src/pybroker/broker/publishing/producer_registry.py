@@ -211,7 +211,7 @@ class ProducerRegistry:
             await holder.peer.is_alive()
 
     def close_all(self, refusal: BrokerError) -> None:
-        """Close all producers. Waiting producers receive the error `refusal`."""
+        """Close all producers. Producers that are not attached receive the error `refusal`."""
         present, waiting = self._access.clear()
         for producer in (*present, *waiting):
             if self.attached.get(producer.name) is producer:

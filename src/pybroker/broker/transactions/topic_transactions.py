@@ -124,8 +124,8 @@ class TopicTransactions(CursorOwner):
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
         """Split messages that were sent without a transaction into admitted and rejected messages.
 
-        Rejected are messages whose metadata contain a transaction id, because they would be blocked after a reload; and
-        markers, which only the broker may publish.
+        A message is rejected if its metadata contain a transaction id, because the message would be blocked after a
+        reload, or if it is a marker, which only the broker may publish.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):

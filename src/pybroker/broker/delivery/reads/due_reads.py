@@ -31,7 +31,7 @@ async def read_due(
     ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int
 ) -> tuple[list[EntryRun], list[Delayed]]:
     """Read due entries in order, up to `max_bytes`. Return the entries that were read, and the due entries that were
-    not: beyond `max_bytes`, or trimmed. Raises StoreError.
+    not read because they are beyond `max_bytes` or were trimmed. Raises StoreError.
     """
     found: dict[Position, tuple[bytes, int]] = {}
     left_bytes = max_bytes

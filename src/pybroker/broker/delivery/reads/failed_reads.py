@@ -57,10 +57,11 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 
 
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
-    """Move the read position past unreadable entries. Return whether reading can continue.
+    """Move the read position past the unreadable entries `damage`. Return False if reading cannot continue.
 
-    `skip` acknowledges the unacknowledged entries among them. It is None if `autoSkipNonRecoverableData` does not allow
-    that; then reading cannot continue.
+    `skip` acknowledges entries: it is called with a ledger id and entry ids if some of the unreadable entries are
+    unacknowledged. Without `skip`, because `autoSkipNonRecoverableData` is off, reading cannot continue after such
+    entries.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers
