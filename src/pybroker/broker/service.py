@@ -358,7 +358,9 @@ class BrokerService:
             logs.warning("bundles.handover_timed_out", remaining=len(self.ownership.shared_bundles()))
 
     async def end_transactions(self) -> None:
-        """Abort the open transactions if only Java brokers stay in the cluster. Call this before `tell_clients`."""
+        """Abort the open transactions if only Java brokers remain in the cluster after this broker stops. Call this
+        before `tell_clients`.
+        """
         if self._unattended is not None:
             await self._unattended.end_before_stop()
 

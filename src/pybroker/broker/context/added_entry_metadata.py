@@ -119,8 +119,8 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
 
 
 async def first_with_index(ledger: ManagedLedger, index: int) -> Position:
-    """Return the position of the entry that contains the message with the given index, or `ledgers.end_position` if
-    there is none. Raises StoreError.
+    """Return the position of the entry that contains the message with the given index, or the position after the last
+    entry if no entry contains it. Raises StoreError.
     """
     ledgers = ledger.ledgers
     ids = [row.ledger_id for row in ledgers.rows() if row.entry_count]

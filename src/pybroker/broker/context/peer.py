@@ -121,7 +121,7 @@ class Peer(ABC):
 
     @abstractmethod
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
-        """Send ACK_RESPONSE: the acknowledgement is durable if `error` is None, or has failed."""
+        """Send ACK_RESPONSE. The acknowledgement is durable if `error` is None; otherwise it has failed with `error`."""
 
     @abstractmethod
     def close_producer(self, producer_id: int) -> None:

@@ -131,7 +131,9 @@ class DispatchThrottle:
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 
     def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
-        """Limit the read plan to the allowed number of entries, and return the remaining entries to the dispatcher."""
+        """Limit the read plan to the allowed number of entries and bytes. Entries to redeliver above that number go
+        back to the dispatcher.
+        """
         if self._is_exempt():
             return
         plan.max_bytes = int(max(1, min(plan.max_bytes, self._max_bytes)))

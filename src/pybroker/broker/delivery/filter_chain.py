@@ -102,7 +102,9 @@ class FilterChain(FilterJury, Stage):
         self.deferred_first: Position | None = None
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the accepted entries. Acknowledge rejected entries, and defer rescheduled entries."""
+        """Return the accepted entries. Rejected entries are acknowledged. Entries with the verdict RESCHEDULE are read
+        again later.
+        """
         verdicts = [
             self.verdict(self.entry(Position(entries.ledger_id, entry_id), payload))
             for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True)

@@ -403,7 +403,9 @@ class Subscription(SubscriptionBase, Pumped):
         self.topic.fail(bug)
 
     def pump(self, now_ms: float, deadline_ms: float) -> bool:
-        """Dispatch until no entry can be sent or the deadline is reached. Return True if the deadline was reached."""
+        """Dispatch until no entry can be sent or the deadline is reached. Return True if the deadline was reached.
+        Times are of the monotonic clock.
+        """
         blocked_reason = self._dispatch(deadline_ms)
         if self._look_ahead.told_bytes or (self.dispatcher is not None and self.dispatcher.looks_ahead):
             self._look_ahead.update(self.dispatcher)

@@ -51,7 +51,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def names(of: Sequence[str]) -> str:
-    """Return at most three names as text, and the number of omitted names."""
+    """Return a text with at most three of the names, and with the number of omitted names."""
     listed = ", ".join(of[:3])
     return listed if len(of) <= 3 else f"{listed} and {len(of) - 3:,} more"
 

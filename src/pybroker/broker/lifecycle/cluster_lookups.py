@@ -95,7 +95,7 @@ class ClusterLookups:
 
 
 def addresses_of(owner: Owner, presence: Presence, listener_name: str | None) -> LookupResult:
-    """Return the addresses of `owner` for the client's listener. Raises MetadataError for an unknown listener."""
+    """Return the addresses of `owner` for the listener `listener_name`. Raises MetadataError for an unknown listener."""
     if owner.kind is not OwnerKind.HERE:
         return owner.urls
     try:

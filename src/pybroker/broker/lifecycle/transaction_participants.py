@@ -26,7 +26,7 @@ class RemoteParticipants(Protocol):
     """Participants that other brokers serve."""
 
     def serves(self, topic: TopicName) -> bool:
-        """Return whether this broker serves `topic`."""
+        """Return whether this broker itself serves `topic`."""
 
     async def end(
         self, topic: TopicName, subscription: str | None, txn: TxnId, action: TxnAction, low_water_mark: int

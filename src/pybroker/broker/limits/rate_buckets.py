@@ -29,7 +29,9 @@ class RateBuckets:
         return messages, inf if self._bytes is None else self._bytes.available(now_ms)
 
     def passing(self, message_counts: Sequence[int], payloads: Sequence[bytes], size_bytes: int, now_ms: float) -> int:
-        """Return how many of the entries may pass now. The last one may overdraw a bucket."""
+        """Return how many of the entries may pass now. The last of these entries may overdraw a bucket. `size_bytes`:
+        total size of `payloads`.
+        """
         messages_left, bytes_left = self.allowance(now_ms)
         if sum(message_counts) <= messages_left and size_bytes <= bytes_left:
             return len(payloads)

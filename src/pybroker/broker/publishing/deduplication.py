@@ -160,8 +160,8 @@ class Deduplication:
         return parts
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
-        """Return a record for new messages that are passed to the ledger. The caller must call `accepted` or `refused`
-        next.
+        """Return a record for new messages that are passed to the ledger. `highest`: highest sequence id of the
+        messages, or None as in `Part.highest`. The caller must call `accepted` or `refused` next.
         """
         return Accepted(self._known(name), session, highest)
 
@@ -219,7 +219,7 @@ class Deduplication:
         return known is None or not known.in_flight
 
     def last_sequence_id(self, name: str) -> int:
-        """Return the highest durable sequence id, or NO_SEQUENCE_ID."""
+        """Return the highest durable sequence id of the producer `name`; NO_SEQUENCE_ID if there is none."""
         known = self._names.get(name)
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
 

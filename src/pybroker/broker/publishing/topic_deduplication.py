@@ -388,7 +388,9 @@ class TopicDeduplication:
 
 
 def require_free_name(name: str) -> None:
-    """Check that the subscription `name` is not reserved for the broker's own cursors. Raises ProducerBusy."""
+    """Check that the subscription `name` is not reserved for the broker's own cursors. Raises ProducerBusy, as in
+    Pulsar.
+    """
     if name in (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR) or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 

@@ -197,7 +197,9 @@ class TransactionBuffer:
             self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
-        """Record the end of the transaction. `marker` is None if no marker was stored."""
+        """Record the end of the transaction. `marker`: position of the marker of this end; None if no marker was
+        stored.
+        """
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:

@@ -17,7 +17,9 @@ READ_GAP_ENTRIES = 8
 
 
 def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int) -> list[EntryRun] | None:
-    """Return the due entries if all of them are in memory, else None."""
+    """Return the due entries if all of them are in memory, else None. Also None if consecutive entries together exceed
+    `max_bytes`.
+    """
     runs = []
     for ledger_id, first, last in _spans(due, 0):
         run = ledger.read_cached(Position(ledger_id, first), last - first + 1, max_bytes)
