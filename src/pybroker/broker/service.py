@@ -1,4 +1,4 @@
-"""The broker without network servers: creates, connects and closes all parts. No part receives this service."""
+"""The broker without network servers: creates, connects and closes all parts. No part has a reference to this service."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ if TYPE_CHECKING:
 
 
 class DataDirectoryName(NamedTuple):
-    """Identity of one run of a broker, in the file `run.id`, which shows other processes whether a broker uses a data
-    directory.
+    """Path of a data directory, and the random id of one run of its broker, which is also in the file `run.id` of the
+    directory. A process that reads the file detects whether this broker uses the directory.
     """
 
     run_id: str

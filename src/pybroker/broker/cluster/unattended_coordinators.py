@@ -1,4 +1,4 @@
-"""Start of transaction coordinators that no broker runs, and end of transactions beside Java brokers.
+"""Start of transaction coordinators that no broker runs, and end of the transactions of coordinators at Java brokers.
 
 When a broker stops, its transaction coordinators have no owner until a client looks one up. Meanwhile, open
 transactions do not time out, and their messages block readers. The leader broker therefore looks up each such

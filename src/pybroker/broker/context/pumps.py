@@ -17,7 +17,7 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """A subscription in this queue."""
+    """A subscription that a `PumpList` queues and dispatches."""
 
     is_queued = False
 

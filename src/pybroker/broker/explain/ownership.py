@@ -1,4 +1,4 @@
-"""Findings about a topic whose namespace bundle another broker owns, or no broker."""
+"""Findings about a topic whose namespace bundle belongs to another broker, or to no broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pybroker.model.names import TopicName
 
 
 class TopicBundle(NamedTuple):
-    """A topic, its namespace bundle, and the id of the broker that explains them."""
+    """A topic, its namespace bundle, and the id of the broker that runs `explain`."""
 
     topic: TopicName
     bundle: str

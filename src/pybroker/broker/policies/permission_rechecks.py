@@ -51,7 +51,7 @@ class _Topic(Protocol):
 
 
 class PermissionRechecks:
-    """The checks of one broker."""
+    """Checks of one broker, each started by a change of permissions."""
 
     def __init__(self, broker_context: BrokerContext, loaded: LoadedTopics) -> None:
         self._broker_context = broker_context

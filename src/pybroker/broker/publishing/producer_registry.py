@@ -33,7 +33,7 @@ def stored_epoch(properties: Mapping[str, str]) -> int | None:
 
 
 class ProducerOwner(Protocol):
-    """The topic of the producers."""
+    """Topic to which the producers belong."""
 
     async def require_permission(self, producer: Producer) -> None:
         """Check that `producer` still has the permission to publish, which may have been revoked while the request
