@@ -229,10 +229,11 @@ class BrokerService:
             self.runtime.stats.lookup_ms.add(self.runtime.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
-        """Return the partition count; 0 for a topic without partitions.
+        """Return the partition count; 0 for a topic without partitions. With `create`, create a missing topic if
+        automatic creation makes it partitioned. A missing topic without partitions is created by its first producer or
+        consumer.
 
-        With `create`, create a missing topic if automatic creation makes it partitioned; the first producer or consumer
-        creates other topics. Raises TopicNotFound, NotAllowedError, StoreError.
+        Raises TopicNotFound, NotAllowedError, StoreError.
         """
         await self._read_missing(topic.namespace)
         self.require_namespace(topic.namespace)

@@ -45,8 +45,8 @@ class OwnersParticipants:
     ) -> None:
         """Commit or abort the transaction on `topic`, or on its `subscription`, at the broker that owns the topic.
 
-        A topic or subscription that does not exist counts as success. `low_water_mark`: all transactions up to this id
-        of the coordinator of `txn` have ended. Raises BrokerError if the owner is unreachable or refuses.
+        A topic or subscription that does not exist counts as success. `low_water_mark`: all transactions of the same
+        coordinator with this or a lower id have ended. Raises BrokerError if the owner is unreachable or refuses.
         """
         command = _command(topic, subscription, txn, action, low_water_mark)
         try:

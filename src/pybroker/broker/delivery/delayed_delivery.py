@@ -100,8 +100,8 @@ class DelayedDelivery(Stage):
 
     @property
     def overdue_entries(self) -> int:
-        """Approximate number of entries that have been due for longer than one tick of the timer, and wait for a
-        consumer. 0 only if there are none.
+        """Approximate number of entries that have been due for longer than the tick time of delayed delivery, and wait
+        for a consumer. 0 only if there are none.
         """
         first_ms = self._index.next_due_ms() if self.serves_several else None
         if first_ms is None:

@@ -197,8 +197,8 @@ class SubscriptionTransactions(Stage):
         """Commit or abort the pending acks of the transaction. Durable on return. An unknown transaction is not an
         error.
 
-        `low_water_mark`: all transactions up to this id of the coordinator of `txn` have ended, so their remaining
-        pending acks are aborted. Raises BrokerError: the caller must retry.
+        `low_water_mark`: all transactions of the same coordinator with this or a lower id have ended, so their
+        remaining pending acks are aborted. Raises BrokerError: the caller must retry.
         """
         held = self._cursor.state.held
         await self._end(txn, action)

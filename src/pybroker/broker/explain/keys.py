@@ -234,8 +234,8 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
 def held_ids(
     pending: PendingAcks, hashes: Mapping[int, ConsumerState]
 ) -> Generator[None, None, dict[int, list[Position]]]:
-    """Return the positions of the first few unacknowledged entries of each hash in `hashes`, at the consumer that
-    `hashes` maps it to.
+    """Return, for each hash in `hashes`, the positions of the first few entries that its consumer has not acknowledged.
+    `hashes`: the consumer of each hash.
     """
     ids: dict[int, list[Position]] = {sticky_hash: [] for sticky_hash in hashes}
     looked_at = 0

@@ -110,8 +110,8 @@ def _unknown(_: TxnId) -> TransactionSeen | None:
 
 
 def absence(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that the message does not exist. Return None if the topic, or this subscription's compacted view, contains
-    it.
+    """Report that the message does not exist or is still being stored. Return None if the topic, or this subscription's
+    compacted view, contains it.
     """
     ledger, position = asked.topic.ledger, asked.position
     if ledger.ledgers.has_entry(position):

@@ -66,7 +66,7 @@ def cut(text: str) -> str:
 
 def client_address(address: str, properties: Mapping[str, str]) -> str:
     """Return the address of a producer's or consumer's client. `address`: address of its connection. For a WebSocket
-    session, the broker itself opened the connection, and the address of the WebSocket client is added.
+    session, the broker itself opened this connection, so the result also contains the address of the WebSocket client.
     """
     client = properties.get(WEBSOCKET_CLIENT)
     return address if client is None else f"{address} for WebSocket {client[:MAX_ADDRESS_LENGTH]}"

@@ -158,7 +158,9 @@ class ProducerAccess(Generic[P]):
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:
-        """Record that the claimed epoch is durable. Return False if `producer` lost the claim meanwhile."""
+        """Record that the topic epoch which `producer` claimed is durable. Return False if `producer` lost the claim
+        meanwhile.
+        """
         epoch = self.claimed_epoch(producer)
         if epoch is None:
             return False

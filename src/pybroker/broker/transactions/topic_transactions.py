@@ -259,8 +259,8 @@ class TopicTransactions(CursorOwner):
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         """Commit or abort the transaction. Durable on return. An unknown transaction is not an error.
 
-        `low_water_mark`: all transactions up to this id of the coordinator of `txn` have ended, so those that are still
-        open on this topic are aborted. Raises BrokerError: the caller must retry.
+        `low_water_mark`: all transactions of the same coordinator with this or a lower id have ended, so those that are
+        still open on this topic are aborted. Raises BrokerError: the caller must retry.
         """
         if not self._is_closed and self.buffer is None:
             await self._begin_once().wait()

@@ -227,7 +227,7 @@ class TransactionBuffer:
         """Record that all transactions of this coordinator up to the id `least` (low half) have ended. Return those
         that are still open on this topic, oldest first; the caller aborts them.
 
-        Each call returns a transaction again until its marker is being stored.
+        Later calls return a transaction again, until its end marker is being stored.
         """
         before = self.low_water_mark(coordinator)
         if least > before:

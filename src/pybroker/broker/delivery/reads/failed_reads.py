@@ -45,7 +45,9 @@ class FailedReads:
 
 
 def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
-    """Return the permanently unreadable entries at the cursor; None if a later read may succeed."""
+    """Return the permanently unreadable entries at the cursor that caused the failed read `error`; None if a later read
+    may succeed.
+    """
     if isinstance(error, NoSuchLedger):
         ledgers = cursor.ledger.ledgers
         return whole_ledger(ledgers, ledgers.normalize(cursor.read_position).ledger_id, error)
@@ -59,9 +61,8 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
     """Move the read position past the unreadable entries `damage`. Return False if reading cannot continue.
 
-    `skip` acknowledges entries: it is called with a ledger id and entry ids if some of the unreadable entries are
-    unacknowledged. Without `skip`, because `autoSkipNonRecoverableData` is off, reading cannot continue after such
-    entries.
+    `skip` is called with a ledger id and entry ids, to acknowledge these entries, if some of them are unacknowledged.
+    It is None if `autoSkipNonRecoverableData` is off; reading then cannot continue after such entries.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers
