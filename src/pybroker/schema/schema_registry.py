@@ -99,7 +99,8 @@ class SchemaRegistry:
         if not versions or strategy == CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
             self._counters(topic).incompatible += 1
             raise Incompatible(
-                f"strategy {strategy}: a consumer with a schema cannot subscribe to a topic that is in use without a schema"
+                f"the compatibility strategy {strategy} refuses the {schema.type.name} schema of every consumer. "
+                "Subscribe without a schema, or change the strategy of the namespace"
                 if versions
                 else f"the topic is in use without a schema, so its messages may not match the consumer's {schema.type.name} schema"
             )
