@@ -107,8 +107,6 @@ class Checkpointer:
         self._records = 0
         self._bytes_before_mark = 0
         self._records_before_mark = 0
-        self._nearly_full_bytes = options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
-        self._nearly_full_records = options.journal_max_records - options.journal_max_records // _KEPT_PART
         self.is_nearly_full = False
         """Whether the journal is near one of its limits, so that not every ledger may append."""
         # At these values of `_bytes` and `_records`, a checkpoint may be due or the journal nearly full.
