@@ -69,7 +69,9 @@ def show_draining_hashes(subscription: SubscriptionBase) -> Action:
 
 
 def show_waiting(subscription: SubscriptionBase) -> Action:
-    return _of_subscription(LOOK, subscription, "List the keys that fill the look-ahead", "GET", "/waiting", "waiting")
+    return _of_subscription(
+        LOOK, subscription, "List the hashes whose messages fill the look-ahead buffer", "GET", "/waiting", "waiting"
+    )
 
 
 def show_delayed(subscription: SubscriptionBase) -> Action:
@@ -124,9 +126,9 @@ def compact_again(topic: TopicName) -> Action:
 
 def disconnect(consumer: Consumer) -> Action:
     outcome = (
-        "the other consumers receive what it has not acknowledged, and its client subscribes again"
+        "other consumers receive its unacknowledged messages, and its client subscribes again"
         if _has_takers(consumer)
-        else "its client subscribes again and receives what it has not acknowledged once more"
+        else "its client subscribes again and receives its unacknowledged messages again"
     )
     rest = f"/consumer/{quote(consumer.name, safe='')}/disconnect?consumerId={consumer.consumer_id}"
     which = (_option("--consumer", consumer.name), _option("--consumer-id", str(consumer.consumer_id)))
@@ -152,7 +154,7 @@ def _has_takers(consumer: Consumer) -> bool:
 def disconnect_producer(topic: TopicName, name: str) -> Action:
     return Action(
         DISRUPTIVE,
-        f"Disconnect producer {name}: its client connects again, after the producers that wait",
+        f"Disconnect producer {name}: its client reconnects, and waits for the producers in the queue",
         "POST",
         f"{topic_path(topic)}/producer/{quote(name, safe='')}/disconnect",
         _command("disconnect", str(topic), _option("--producer", name)),
@@ -174,7 +176,7 @@ def seek_to(subscription: SubscriptionBase, position: Position) -> Action:
 
 
 def acknowledge(subscription: SubscriptionBase, position: Position) -> Action:
-    text = f"Acknowledge message {position} for subscription {subscription.name}, which then never receives it"
+    text = f"Acknowledge message {position} for subscription {subscription.name}: the subscription never receives the message"
     return _of_subscription(
         IRREVERSIBLE, subscription, text, "POST", _message(position) + "/acknowledge", "ack", str(position)
     )
@@ -199,7 +201,7 @@ def evict_backlog(topic: TopicName, quota: object, kind: str) -> Action:
 
 
 def skip_damaged_everywhere() -> Action:
-    text = "Skip all messages of this broker that can never be read, in every subscription (autoSkipNonRecoverableData)"
+    text = "Skip damaged messages in every subscription of this broker, now and later (autoSkipNonRecoverableData)"
     path = "/admin/v2/brokers/configuration/autoSkipNonRecoverableData/true"
     return _by_api(IRREVERSIBLE, text, "POST", path)
 

@@ -59,7 +59,7 @@ def of_stored_topic(topic: Topic) -> list[Finding]:
             Finding(
                 Code.ACK_QUORUM_UNREACHABLE,
                 f"{counted(ledger.pending_entries, 'entry waits', 'entries wait')}{for_long(since_ms, clock)} until"
-                f" {wait.ack_quorum} bookies of ledger {wait.ledger_id} have stored them: {silent}.",
+                f" {wait.ack_quorum} bookies have stored the entries in ledger {wait.ledger_id}: {silent}.",
                 since_ms=since_ms,
                 evidence={
                     "ledgerId": wait.ledger_id,

@@ -137,7 +137,7 @@ def _stuck(
     why = {
         Code.NO_PERMITS: "{} a full receiver queue{}: {} requests more messages after processing those in the queue",
         Code.CONNECTION_FULL: "{} not read from the connection{}: {} receives nothing until its client reads",
-        Code.CONNECTION_HELD: "{} waited{} for the broker to read from {}: " + because,
+        Code.CONNECTION_HELD: "{} waited{} for the broker to read from the connection: " + because,
         Code.UNACKED_LIMIT_CONSUMER: "{} received no messages{}: {} has as many unacknowledged messages as the limit allows"
         f" ({first.state.max_unacked_messages:,}, maxUnackedMessagesPerConsumer) and receives more when half of them are"
         " acknowledged",
@@ -294,12 +294,12 @@ def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, N
         sent_up_to = cursor.ledger.ledgers.previous_position(last)
         entries = cursor.ledger.ledgers.entries_between(cursor.mark_delete_position, sent_up_to)
         since_ms = held_since_ms(subscription, consumer)
-        how_long = "" if since_ms is None else f", which it has{for_long(since_ms, clock)}"
+        how_long = "" if since_ms is None else f", delivered {duration(max(0, clock.wall_ms() - since_ms))} ago"
         return [
             Finding(
                 Code.HELD_BY_CONSUMER,
-                f"Consumer {consumer.name} has received all messages up to {sent_up_to}, and the"
-                f" first one that it has not acknowledged is {first}{how_long}.",
+                f"Consumer {consumer.name} has received all messages up to {sent_up_to}. Its first"
+                f" unacknowledged message is {first}{how_long}.",
                 waits=False,
                 since_ms=since_ms,
                 evidence={"consumer": reference(consumer), "firstUnacked": str(first), "entries": entries},

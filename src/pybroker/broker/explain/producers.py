@@ -202,8 +202,8 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
         return [
             Finding(
                 Code.DEDUPLICATION_GAP,
-                f"A message of producer {producer.name} was not stored. The broker refuses its later messages until the client "
-                "reconnects, which clients do by themselves.",
+                f"A message of producer {producer.name} was not stored. The broker refuses later messages of the producer "
+                "until its client reconnects. Clients reconnect by themselves.",
                 evidence={"lastSequenceId": known.last_sequence_id(producer.name)},
             )
         ]

@@ -50,8 +50,8 @@ class ThrottledClient(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Reason as a clause for findings, which begins with the words "its producer"."""
-        who = f"its producer {self.by.producer} of topic {self.by.topic}"
+        """Reason as a clause for findings, which begins with the words "the client's producer"."""
+        who = f"the client's producer {self.by.producer} of topic {self.by.topic}"
         if self.owner is None:
             return f"{who} has sent a message, and the topic does not accept messages yet"
         return f"{who} publishes more than the publish rate of {self.owner.text} allows"
@@ -204,7 +204,7 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
     findings = []
     if ending is not None:
         what = "deleted" if ending.is_deletion else "closed; the next client loads it again"
-        why = f" because of an error in it: {ending.reason}" if ending.reason else ""
+        why = f" after an error: {ending.reason}" if ending.reason else ""
         findings.append(
             Finding(
                 Code.TOPIC_DELETING if ending.is_deletion else Code.TOPIC_UNLOADING,
@@ -274,7 +274,7 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
     more = ""
     if load.before:
         evidence["loadsBefore"] = load.before
-        more = f", behind {counted(load.before, 'other load')}"
+        more = f", after {counted(load.before, 'other load')}"
     elif load.replay is not None:
         done, in_all = load.replay
         evidence |= {"replayedEntries": done, "entriesToReplay": in_all}
@@ -282,7 +282,7 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
     return Finding(
         Code.TOPIC_LOADING,
         f"Topic {name} is being loaded{for_long(load.since_ms, clock)}: it {load.step}{more}. "
-        f"{counted(load.waiters, 'request waits', 'requests wait')} for it.",
+        f"{counted(load.waiters, 'request waits', 'requests wait')} for the topic.",
         since_ms=load.since_ms,
         evidence=evidence,
     )

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
 
 
-WAITS = "waits for its turn (maxConcurrentTopicLoadRequest)"
-CLOSES = "waits until it is closed, or deleted, first"
+WAITS = "waits for a load slot (maxConcurrentTopicLoadRequest)"
+CLOSES = "waits until its unload or deletion is complete"
 OPENS = "opens its ledgers and cursors"
 RECOVERS = "recovers its transactions"
 LOOKS_UP = "looks up its policies"
