@@ -241,7 +241,7 @@ def test_one_flipped_bit_in_acknowledgements_names_that_cursor_alone(
     assert repair(directory, applies=False) == 1
     lost = [line for line in capsys.readouterr().out.splitlines() if line.startswith("lost: ")]
     assert len(lost) == 1, lost
-    assert f"{ROOT}in, 's': perhaps its last acknowledgements" in lost[0]
+    assert f"{ROOT}in, 's': perhaps the last acknowledgements" in lost[0]
     assert "entries up to " in lost[0]
     assert " are certain; " in lost[0]
     assert repaired(directory, made.promised, capsys) == []

@@ -85,7 +85,7 @@ def test_a_topic_that_is_missing_from_metadata_is_told_and_set_aside(
     for _ in range(2):
         with pytest.raises(RuntimeError, match=said):
             broker.start()
-    place = f"{lost:020d}.ledger, positions {lost}:0 to {lost}:9: no topic refers to it, so metadata is lost"
+    place = f"{lost:020d}.ledger, positions {lost}:0 to {lost}:9: no topic refers to these entries, so metadata is lost"
     assert main(["ledger", "verify", str(broker.data)]) == 1
     assert f"damage: {place}\n" in capsys.readouterr().out
     assert main(["ledger", "repair", str(broker.data), "--apply"]) == 0

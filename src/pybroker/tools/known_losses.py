@@ -23,8 +23,8 @@ from pybroker.tools.repair_plan import Piece
 from pybroker.tools.stored_state import Finding, StoredState
 
 NOT_ACCEPTED = (
-    "nothing was changed: stored data is missing. Restore it. If it is lost permanently, use --apply --accept-loss, and"
-    " the broker starts without it"
+    "nothing was changed: stored data is missing. Restore the data. If the data is lost permanently, use --apply"
+    " --accept-loss: the broker then starts without the data"
 )
 
 CursorRecords = Mapping[str, tuple[bytes | None, list[bytes]]]
@@ -87,7 +87,7 @@ def certain_lines(
                 lines.append(f"{path}, {name!r}: no acknowledgement ({error})")
                 continue
             behind = sum(len(part.deleted) for part in state.acknowledged_behind())
-            more = f" and of {behind} entries after it" if behind else ""
+            more = f" and of {behind} entries after this position" if behind else ""
             lines.append(f"{path}, {name!r}: acknowledgements up to {state.mark_delete_position}{more}")
     return lines
 

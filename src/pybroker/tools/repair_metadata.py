@@ -30,7 +30,9 @@ from pybroker.tools.salvaged_metadata import Row, SalvagedMetadata
 from pybroker.tools.sqlite_log import find_log_damage
 from pybroker.tools.stored_state import Finding
 
-LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: created objects are lost, and deleted ones may exist again"
+LAST_CHANGES = (
+    f"{METADATA_FILE}: perhaps the last changes: created objects are lost, and deleted objects may exist again"
+)
 
 
 @dataclass(slots=True)
@@ -185,7 +187,7 @@ def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row],
     for path, row in salvaged.older.items():
         if path not in rows and repr(path) in damaged:
             rows[path] = row
-            damaged[repr(path)] += f"; version {row[2]} is used instead, which is older"
+            damaged[repr(path)] += f"; the older version {row[2]} is used instead"
     return False
 
 

@@ -227,7 +227,8 @@ def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
 def outside_batch(asked: MessageQuestion, message_count: int) -> Finding:
     return Finding(
         Code.MESSAGE_NEVER_EXISTED,
-        f"There is no message {asked.message_id}: entry {asked.position} has {counted(message_count, 'message')}, with batch indexes from 0.",
+        f"There is no message {asked.message_id}: entry {asked.position} has "
+        f"{counted(message_count, 'message')}, with batch indexes from 0.",
         waits=False,
         evidence={"batchSize": message_count},
     )

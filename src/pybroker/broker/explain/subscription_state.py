@@ -454,7 +454,8 @@ def _look_ahead_full(subscription: Subscription, key_order: KeyOrderView, waitin
     by_whom = ""
     if most is not None:
         whom = "has no consumer" if most.consumer is None else f"is blocked by consumer {most.consumer.name}"
-        by_whom = f" Hash {most.sticky_hash} has the most entries in the buffer, {counted(most.entries, 'entry', 'entries')}, and {whom}."
+        entries = counted(most.entries, "entry", "entries")
+        by_whom = f" Hash {most.sticky_hash} has the most entries in the buffer, {entries}, and {whom}."
     return Finding(
         Code.LOOK_AHEAD_FULL,
         f"The broker reads no new entries: {counted(look_ahead.entries, 'entry waits', 'entries wait')} in the look-ahead buffer"
