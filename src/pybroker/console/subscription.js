@@ -16,7 +16,7 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
   main.append(crumbs(topic, name), h("h1", { class: "long" }, name));
   const why = h("div", {});
   const charts = liveCharts([
-    chart("Messages a second", [{ field: "messagesOut", name: "out" }, { field: "acknowledged", name: "acknowledged" }, { field: "redelivered", name: "redelivered" }], number),
+    chart("Messages per second", [{ field: "messagesOut", name: "out" }, { field: "acknowledged", name: "acknowledged" }, { field: "redelivered", name: "redelivered" }], number),
     chart("Waiting", [{ field: "backlog", name: "backlog" }, { field: "unacked", name: "unacknowledged" }, { field: "delayed", name: "delayed" }], number),
   ]);
   const figures = h("div", {});
