@@ -35,7 +35,7 @@ _LIST = (
         "show why messages wait: on all topics, a topic, subscription, key, message, consumer or producer",
     ),
     Command("unacked", "delivery_lists", "list messages that were delivered and are not acknowledged"),
-    Command("delayed", "delivery_lists", "list messages whose delivery time has not come"),
+    Command("delayed", "delivery_lists", "list messages that wait for their delivery time"),
     Command("draining", "delivery_lists", "list hashes whose previous consumer still has unacknowledged messages"),
     Command("waiting", "delivery_lists", "list hashes whose messages fill the look-ahead buffer"),
     Command("holes", "hashes", "show the oldest unacknowledged message and the acknowledged ranges after it"),

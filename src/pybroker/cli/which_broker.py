@@ -88,7 +88,7 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = Fal
         group.add_argument(
             "--listener-name",
             metavar="NAME",
-            help="which advertised address of the broker to use (PULSAR_LISTENER_NAME)",
+            help="name of the advertised listener of the broker (PULSAR_LISTENER_NAME)",
         )
     group.add_argument(
         "--token-file", metavar="FILE", help="file with a token (PULSAR_TOKEN_FILE, or the token in PULSAR_TOKEN)"
@@ -115,7 +115,7 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = Fal
         "--tls-allow-insecure", action="store_true", default=None, help="accept any certificate of the broker"
     )
     group.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="T", help="how long to wait for an answer of the broker (30s)"
+        "--timeout", type=seconds, default=30.0, metavar="T", help="maximum wait for a response of the broker (30s)"
     )
     for names, dest in (
         (("--token", "--auth-params"), "refused"),

@@ -94,6 +94,6 @@ function content(topic, name, own, holes, rights, again) {
     h("div", { class: "actions" },
       h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}${query({ subscription: name })}` }, "Show messages"),
       actionButton({ text: "Skip all", severity: "irreversible", method: "POST", path: `${base}/skip_all`, why: "All current messages of the subscription count as acknowledged. This cannot be undone." }, rights, again),
-      !own.consumers.length && actionButton({ text: "Delete", severity: "irreversible", method: "DELETE", path: base, why: "The subscription is deleted, with the messages that only it retained. This cannot be undone." }, rights, again)),
+      !own.consumers.length && actionButton({ text: "Delete", severity: "irreversible", method: "DELETE", path: base, why: "The subscription is deleted, with the messages that only this subscription retained. This cannot be undone." }, rights, again)),
   ];
 }

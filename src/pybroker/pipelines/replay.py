@@ -131,7 +131,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--keep-publish-time", action="store_true", help="keep the original publish time, which TTL and retention use"
     )
     group.add_argument("--max-rate", type=float, default=0, metavar="N", help="messages per second; 0: no limit")
-    group.add_argument("--dry-run", action="store_true", help="show what would be replayed, and write nothing")
+    group.add_argument("--dry-run", action="store_true", help="show the messages to replay, and write nothing")
 
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
@@ -194,9 +194,7 @@ def _dry_run(plans: list[TopicPlan], options: argparse.Namespace) -> int:
 
 def _require_deduplication(where: SourceOptions, target_admin_url: str | None, target: TopicName) -> None:
     """Raise WrongOptions if a second run would store duplicates."""
-    advice = (
-        "turn it on (pulsar-admin topicPolicies set-deduplication-status TOPIC --enable), or use --allow-duplicates"
-    )
+    advice = "turn deduplication on (pulsar-admin topicPolicies set-deduplication-status TOPIC --enable), or use --allow-duplicates"
     url = target_admin_url or where.access.admin_url
     if not url:
         raise WrongOptions(

@@ -62,7 +62,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "explain one of these instead of the whole topic or subscription"
     ).add_mutually_exclusive_group()
     what.add_argument("--key", metavar="K", help="why messages of this key wait")
-    what.add_argument("--key-base64", type=base64_bytes, metavar="B", help="the same for a binary key, in Base64")
+    what.add_argument(
+        "--key-base64", type=base64_bytes, metavar="B", help="why messages of this binary key wait (Base64)"
+    )
     what.add_argument(
         "--id", type=message_id, metavar="L:E", help="why this message waits: LEDGER:ENTRY or LEDGER:ENTRY:INDEX"
     )

@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         whom.add_argument("--consumer", metavar="NAME", help="a consumer of the subscription, by its name")
         whom.add_argument("--producer", metavar="NAME", help="a producer of the topic, by its name")
         parser.add_argument(
-            "--consumer-id", type=number, metavar="N", help="which one, if several consumers have this name"
+            "--consumer-id", type=number, metavar="N", help="id of the consumer, if several consumers have this name"
         )
         parser.set_defaults(run=run_disconnect)
     else:
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         when.add_argument("--now", action="store_true", help="deliver it now")
     if name == "ack":
         add_yes_option(parser)
-    add_json_option(parser, "write one JSON document with the outcome of each")
+    add_json_option(parser, "write one JSON document with the result of each action")
     add_broker_options(parser)
 
 

@@ -73,9 +73,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--deliver-at",
         type=time_ms,
         metavar="TIME",
-        help="deliver it at this time, to Shared and Key_Shared subscriptions",
+        help="deliver the message at this time, to Shared and Key_Shared subscriptions",
     )
-    delay.add_argument("--deliver-in", type=seconds, metavar="T", help="deliver it this long from now: 30s, 10m, 2h")
+    delay.add_argument(
+        "--deliver-in", type=seconds, metavar="T", help="deliver the message after this time: 30s, 10m, 2h"
+    )
     what.add_argument("--repeat", type=count, default=1, metavar="N", help="send each VALUE and --file N times (1)")
     how = parser.add_argument_group("sending")
     how.add_argument("--name", default="", metavar="N", help="the producer's name")

@@ -78,7 +78,7 @@ def add_transfer_commands(commands: Commands) -> None:
     importing.add_argument(
         "--replace", action="store_true", help="overwrite documents with other content (default: keep and list them)"
     )
-    importing.add_argument("--dry-run", action="store_true", help="change nothing, show what would be done")
+    importing.add_argument("--dry-run", action="store_true", help="show the changes without making them")
     _add_json_option(importing)
     importing.set_defaults(run=_in_loop(_import))
 
