@@ -724,12 +724,12 @@ class Broker:
     def _durability(self) -> str:
         if self._kind is LedgerStoreKind.BOOKKEEPER:
             quorum = self.config.managed_ledger_default_ack_quorum
-            return f"a receipt means on disk at {quorum} bookies (managedLedgerDefaultAckQuorum)"
+            return f"a receipt confirms that {quorum} bookies have the message on disk (managedLedgerDefaultAckQuorum)"
         if self._kind is LedgerStoreKind.MEMORY:
-            return "none: everything is lost when the broker stops"
+            return "none: all data is lost when the broker stops"
         if self.config.journal_sync_data:
-            return "a receipt means on disk (journalSyncData=true)"
-        return "a receipt means handed to the operating system (journalSyncData=false)"
+            return "a receipt confirms that the message is on disk (journalSyncData=true)"
+        return "a receipt confirms that the operating system has the message (journalSyncData=false)"
 
 
 def _write_ready_file(path: Path, description: dict[str, object]) -> None:

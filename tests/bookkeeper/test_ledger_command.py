@@ -147,7 +147,7 @@ async def test_orphans_are_listed_with_reasons(cluster: BookKeeperCluster, comma
         code, items, _ = await command(*words, "24")
         assert (code, {each["reason"] for each in items[:-1]}) == (
             0,
-            {"it was created recently, or in the future of this clock"},
+            {"it was created recently, or its time of creation is in the future"},
         )
         assert (items[-1]["of_this_cluster"], items[-1]["orphans"], items[-1]["young"]) == (3, 0, 3)
         await asyncio.sleep(0.05)

@@ -259,7 +259,7 @@ async def test_live_connections_of_one_role_leave_room_for_another_role_and_end_
         assert await ended(broker, "live-connections", "role weak") == 6
         while (event := await looks[0].event())[0] != "end":
             pass
-        assert event[1] == {"reason": "an operator has ended it"}
+        assert event[1] == {"reason": "an operator has ended the stream"}
         await honest.point()
         for each in (*looks, honest):
             each.writer.close()

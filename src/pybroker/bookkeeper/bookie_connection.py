@@ -112,7 +112,7 @@ class BookieConnection(asyncio.Protocol):
             async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                 await open_transport(address, self)
         except TimeoutError:
-            self.close(f"no connection to {address.host}:{address.port} in {self._options.connect_timeout_ms:g} ms")
+            self.close(f"no connection to {address.host}:{address.port} within {self._options.connect_timeout_ms:g} ms")
         except OSError as error:
             self.close(f"cannot connect to {address.host}:{address.port}: {error}")
 
@@ -187,7 +187,7 @@ class BookieConnection(asyncio.Protocol):
             if operation == ADD:
                 request = adds.pop((ledger_id, entry_id), None)
                 if request is None:
-                    self.close(f"an answer to no request: entry {entry_id} of ledger {ledger_id}")
+                    self.close(f"the bookie sent a response without a request: entry {entry_id} of ledger {ledger_id}")
                     break
                 self.unanswered_bytes -= len(request.frame)
                 if request.listener.add_answered(entry_id, request.index, self.bookie_id, code):
@@ -207,7 +207,9 @@ class BookieConnection(asyncio.Protocol):
         key = (answer.operation, answer.ledger_id, answer.request_id if is_batch else answer.entry_id)
         request = self._reads.pop(key, None)
         if request is None:
-            self.close(f"an answer to no read: entry {answer.entry_id} of ledger {answer.ledger_id}")
+            self.close(
+                f"the bookie sent a response without a read request: entry {answer.entry_id} of ledger {answer.ledger_id}"
+            )
             return False
         if not request.done.done():
             request.done.set_result(ReadResult(answer.code, answer.body if answer.code == OK else b""))
@@ -280,9 +282,9 @@ class BookieConnection(asyncio.Protocol):
         oldest_read = next(iter(self._reads.values()), None)
         options = self._options
         if oldest_add is not None and self._age_ms(oldest_add) >= options.add_timeout_ms:
-            self.close(f"no answer to an add in {options.add_timeout_ms:g} ms")
+            self.close(f"no response to an add request within {options.add_timeout_ms:g} ms")
         elif oldest_read is not None and self._age_ms(oldest_read) >= options.read_timeout_ms:
-            self.close(f"no answer to a read in {options.read_timeout_ms:g} ms")
+            self.close(f"no response to a read request within {options.read_timeout_ms:g} ms")
         elif self._adds or self._reads:
             self._arm()
 

@@ -80,7 +80,7 @@ class ConnectionV3(asyncio.Protocol):
             async with asyncio.timeout(self._options.read_timeout_ms / 1000):
                 return await done
         except TimeoutError as error:
-            self.close(f"no answer to {operation.name} in {self._options.read_timeout_ms:g} ms")
+            self.close(f"no response to {operation.name} within {self._options.read_timeout_ms:g} ms")
             raise BookieUnavailable(f"Bookie {self.bookie_id} did not respond to {operation.name} in time.") from error
         finally:
             self._requests.pop(number, None)

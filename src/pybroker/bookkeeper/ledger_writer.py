@@ -177,7 +177,7 @@ class LedgerWriter:
             return f"{len(state.pending)} entries ({state.pending_bytes} bytes) of ledger {self.ledger_id} are not confirmed"
         for connection in self._connections:
             if connection.unanswered_bytes >= options.max_bookie_bytes:
-                return f"bookie {connection.bookie_id} has not answered requests of {connection.unanswered_bytes} bytes"
+                return f"bookie {connection.bookie_id} has not responded to requests of {connection.unanswered_bytes} bytes"
         return None
 
     def append(self, payload: bytes, context: object = None) -> int:
@@ -352,7 +352,9 @@ class LedgerWriter:
             return
         if (self._tick - oldest.tick - 1) * _CHECK_S * 1000 >= self._options.append_timeout_ms:
             self._fail(
-                AppendUnknown(f"Entry {oldest.entry_id} is not confirmed in {self._options.append_timeout_ms:g} ms.")
+                AppendUnknown(
+                    f"Entry {oldest.entry_id} was not confirmed within {self._options.append_timeout_ms:g} ms."
+                )
             )
         else:
             self._timer = self._loop.call_later(_CHECK_S, self._check_time)
@@ -372,4 +374,4 @@ class _Futures:
             elif outcome is AppendOutcome.FENCED:
                 done.set_exception(LedgerFenced(f"Entry {entry_id} is not stored: {error}"))
             else:
-                done.set_exception(AppendUnknown(f"Entry {entry_id} may be stored or not: {error}"))
+                done.set_exception(AppendUnknown(f"It is unknown whether entry {entry_id} is stored: {error}"))

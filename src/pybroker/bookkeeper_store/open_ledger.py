@@ -101,7 +101,9 @@ class OpenLedger:
         error = self.writer.error
         is_closed = isinstance(error, LedgerClosed)
         failure = (
-            refused(ended[0]) if is_closed else AppendUnknown(f"ledger {self.ledger_id} takes no more entries: {error}")
+            refused(ended[0])
+            if is_closed
+            else AppendUnknown(f"ledger {self.ledger_id} accepts no more entries: {error}")
         )
         notify(ended, failure)
         self._wake(self.next_entry_id, failure)
@@ -143,4 +145,4 @@ def notify(runs: Iterable[AppendRun], error: StoreError | None) -> None:
 
 
 def refused(run: AppendRun) -> LedgerFenced:
-    return LedgerFenced(f"ledger {run.ledger_id} takes no more appends")
+    return LedgerFenced(f"ledger {run.ledger_id} accepts no more entries")

@@ -270,9 +270,7 @@ class BrokerService:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients
         if self.runtime.stats.active_connections >= limit:
-            return (
-                f"there are as many connections as file descriptors allow ({limit}; fileDescriptorsReserve, ulimit -n)"
-            )
+            return f"the broker has {limit} connections, the maximum for its file descriptors (fileDescriptorsReserve, ulimit -n)"
         session = self.metadata_store.session_report
         if session is not None and session.state is not SessionState.CONNECTED:
             return (

@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
                 )
                 await connection._greet(behind_proxy)
         except TimeoutError:
-            connection.abort("it did not answer in time")
+            connection.abort("the broker did not respond in time")
             raise ConnectionLost(
                 f"the broker {address} did not respond within {access.connection_timeout_s:g} s: check that it "
                 "is running, and that the port is that of the binary protocol"
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         try:
             events = self._reader.feed(data)
         except ProtocolViolation as error:
-            self.abort(f"its data are invalid: {error}")
+            self.abort(f"the broker sent invalid data: {error}")
             return
         for event in events:
             if isinstance(event, ReceivedEntry):

@@ -141,8 +141,10 @@ class Aim:
         told = "".join(
             f", {name} {value}" for name, value in (("topic", self.whom.topic), ("name", self.whom.name)) if value
         )
-        others = f"There were some of {', '.join(self.missed)}." if self.missed else "There were none at all."
-        return f"The fault {self.call}{told} never happened: it met no {self.what}. {others}"
+        others = (
+            f"There were {self.what} of {', '.join(self.missed)}." if self.missed else f"There were no {self.what}."
+        )
+        return f"The fault {self.call}{told} never happened: no {self.what} matched. {others}"
 
 
 class Fault:
@@ -242,7 +244,7 @@ class Faults:
         """Stop reading and writing on connections, which stay open, as when a network loses all packets. `topic` and
         `name` select the connections as in `drop_connections`.
         """
-        aim = Aim(Whom.of(topic, name), "stall_connections", "connection")
+        aim = Aim(Whom.of(topic, name), "stall_connections", "connections")
         stalled: list[Line] = []
 
         def begin() -> None:
@@ -274,17 +276,17 @@ class Faults:
         or error.
         """
         types = frozenset({_command_type(command)})
-        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "such command")
+        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", f"{command.upper()} commands")
         refusal = Refusal(types, _error_class(error)(message), count, aim)
         return self._in_force(self._refusals, refusal, _nothing)
 
     def lose_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
         """Store the next `count` messages without sending receipts. `topic` and `name` as in `delay_receipts`."""
-        aim = Aim(Whom.of(topic, name), "lose_receipts", "receipt")
+        aim = Aim(Whom.of(topic, name), "lose_receipts", "receipts")
         return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
     def duplicate_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
-        aim = Aim(Whom.of(topic, name), "duplicate_receipts", "receipt")
+        aim = Aim(Whom.of(topic, name), "duplicate_receipts", "receipts")
         return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
@@ -292,7 +294,7 @@ class Faults:
         receipts for this topic. `name`: only on connections with a producer name, consumer name or client version that
         contains `name`.
         """
-        fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipt"))
+        fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipts"))
         return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
 
     def slow_consumer(
@@ -307,7 +309,7 @@ class Faults:
         and `subscription`: only deliveries from them. `name`: only on connections with a producer name, consumer name
         or client version that contains `name`.
         """
-        fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
+        fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "deliveries"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 
     def full_disk(self) -> Fault:

@@ -66,7 +66,7 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
         ledger = self._ledgers.get(run.ledger_id)
         error = None
         if ledger is None or ledger.state is not LedgerState.OPEN:
-            error = LedgerFenced(f"ledger {run.ledger_id} takes no more appends")
+            error = LedgerFenced(f"ledger {run.ledger_id} accepts no more entries")
         else:
             assert run.first_entry_id == ledger.next_entry_id, "entry ids of a ledger have no gaps"
             ledger.next_entry_id += len(run.payloads)

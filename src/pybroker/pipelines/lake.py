@@ -298,8 +298,8 @@ def _dry_run(pipeline: LakePipeline, options: argparse.Namespace) -> int:
         part = piece.entries
         where = f"{part.topic} {part.ledger_id}:{part.first_entry_id} to {part.ledger_id}:{part.end_entry_id}"
         sys.stdout.write(f"{where} about {piece.size_bytes} bytes\n")
-    rest = f"{batch.remaining_bytes} bytes later; nothing was changed"
-    sys.stdout.write(f"{batch.size_bytes} bytes in {len(batch.pieces)} ranges now, {rest}\n")
+    rest = f"{batch.remaining_bytes} bytes in later commits; nothing was changed"
+    sys.stdout.write(f"{batch.size_bytes} bytes in {len(batch.pieces)} ranges in the next commit, {rest}\n")
     return 0
 
 

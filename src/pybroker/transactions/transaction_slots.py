@@ -98,8 +98,8 @@ class TransactionSlots(Admissions[Holder, TransactionSlot]):
             return await self._queue.enter(holder, WAIT_S)
         except QueueFull as full:
             why = (
-                f"{full.waiting} requests wait for transaction coordinator {self._coordinator_id} already, most of "
-                f"{holder.name}; retry later"
+                f"{full.waiting} requests already wait for transaction coordinator {self._coordinator_id}, most of them "
+                f"from {holder.name}: retry later"
             )
         except TimeoutError:
             why = self._limits.why_not(self._state(), holder)

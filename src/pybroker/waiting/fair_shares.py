@@ -84,12 +84,12 @@ class FairShares:
         used = self.used_by(holder.name)
         if used and self._free(limit) > 0:
             return (
-                f"{holder.name} holds {used} of {limit} {unit} ({key}), its share while others use {self.used - used}: "
-                "end some of them, or retry when others have ended"
+                f"{holder.name} uses {used} of {limit} {unit} ({key}), which is its share while other clients use "
+                f"{self.used - used}: release some, or retry when other clients have released some"
             )
         return (
-            f"{self.used} of {limit} {unit} are in use ({key}), and the rest is reserved for superusers: retry when some "
-            "have ended. GET /admin/v3/shares lists their holders"
+            f"{self.used} of {limit} {unit} are in use ({key}), and the rest is reserved for superusers: retry when clients "
+            "have released some. GET /admin/v3/shares lists their holders"
         )
 
     def check_invariants(self) -> None:

@@ -32,7 +32,7 @@ def batch_refusal(
     """
     if message_count > max_messages:
         return NotAllowedError(
-            f"a batch of {message_count} messages is over the limit of {max_messages} (maxMessagesInBatch)"
+            f"a batch of {message_count} messages exceeds the limit of {max_messages} (maxMessagesInBatch)"
         )
     size_bytes = uncompressed_bytes(data, metadata_start, metadata_end, payload_bytes)
     if message_count * LEAST_MESSAGE_BYTES > size_bytes:

@@ -66,7 +66,7 @@ class ShareRoutes:
                 SHARES + "/{resource}",
                 self.take_back,
                 queries=(HOLDER,),
-                answers={200: "Number of released objects", 404: "No such resource", 412: "The query names no holder"},
+                answers={200: "Number of released objects", 404: "No such resource", 412: "The query has no holder"},
             ),
         ]
 

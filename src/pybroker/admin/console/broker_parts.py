@@ -139,7 +139,7 @@ class BrokerParts:
                 part = await self._with_bundles(part, others, url)
                 if not part.is_pybroker:
                     version = f" (version {broker.version})" if broker.version else ""
-                    return part._replace(problem=f"is a Java broker{version}, which has no figures for this list")
+                    return part._replace(problem=f"is a Java broker{version}, which sends no figures for this list")
                 return await self._with_topics(part, others, url, budget)
         except TimeoutError:
             return self._failure(part, f"has not sent its topics within {DEADLINE_S:g} seconds")

@@ -55,7 +55,7 @@ LISTED = (
     Query("order", "`desc`: largest first", str, values=("asc", "desc")),
     Query("loaded", "only loaded topics", bool),
     Query("broker", "in a cluster: only topics of the broker with this id"),
-    Query("local", "in a cluster: only what this broker knows, without asking other brokers", bool),
+    Query("local", "in a cluster: only data of this broker, without requests to other brokers", bool),
     Query("offset", "number of skipped rows", int, 0),
     Query("limit", f"maximum number of rows, up to {MAX_ROWS}", int, DEFAULT_ROWS),
 )

@@ -390,7 +390,7 @@ class LiveStream(Response):
             sampler.leave(self)
 
     async def _why_ended(self) -> str | None:
-        return "an operator has ended it" if self.is_ended else await self._viewer.refusal()
+        return "an operator has ended the stream" if self.is_ended else await self._viewer.refusal()
 
     async def _tell(self, send: Send, watched: Watched) -> None:
         async def event(name: str, value: object) -> None:

@@ -28,7 +28,7 @@ from pybroker.model.position import EARLIEST, Position
 
 EXAMINED = (
     Query("initialPosition", "start of counting", str, "latest", ("earliest", "latest")),
-    Query("messagePosition", "number of the entry from there, starting at 1", int, 1),
+    Query("messagePosition", "number of the entry, counted from initialPosition; the first is 1", int, 1),
 )
 INDEX = Query("index", "the index of a message", int, 0)
 

@@ -22,11 +22,11 @@ from pybroker.bookkeeper.ledger_metadata import LedgerMetadata
 class OrphanVerdict(Enum):
     """Whether a ledger may be deleted, or the first reason why it is kept."""
 
-    ORPHANED = "no document names it"
+    ORPHANED = "no topic and no cursor refers to it"
     FOREIGN = "it does not have the properties of this cluster's managed ledgers"
-    WITHOUT_AGE = "its time of creation is not known"
-    YOUNG = "it was created recently, or in the future of this clock"
-    NAMED = "a document names it"
+    WITHOUT_AGE = "its time of creation is unknown"
+    YOUNG = "it was created recently, or its time of creation is in the future"
+    NAMED = "a topic or a cursor refers to it"
 
 
 class OrphanRule:

@@ -81,9 +81,8 @@ class SubscriptionRegistry:
         except WaitRefused as refusal:
             raise TooManyRequests(f"the request cannot wait for subscription {name}: {refusal}") from None
         except WaitTimedOut:
-            reason = (
-                f"{self._locks.purpose(name) or 'in use'} by another request, {self._locks.waiting(name)} more wait"
-            )
+            purpose, waiting = self._locks.purpose(name) or "in use", self._locks.waiting(name)
+            reason = f"{purpose} by another request, and {waiting} more requests wait"
             logs.warning("subscription.lock_timeout", topic=self._topic.name, subscription=name, reason=reason)
             raise TooManyRequests(
                 f"the request waited too long for subscription {name}, which is {reason} "

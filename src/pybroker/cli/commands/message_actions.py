@@ -73,8 +73,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     if name == "delay":
         when = parser.add_mutually_exclusive_group(required=True)
         when.add_argument("--until", type=time_ms, metavar="TIME", help="a time such as 2026-12-24T18:00:00Z")
-        when.add_argument("--in", dest="after", type=seconds, metavar="T", help="this long from now: 30s, 10m, 2h")
-        when.add_argument("--now", action="store_true", help="deliver it now")
+        when.add_argument(
+            "--in", dest="after", type=seconds, metavar="T", help="deliver the message after this time: 30s, 10m, 2h"
+        )
+        when.add_argument("--now", action="store_true", help="deliver the message now")
     if name == "ack":
         add_yes_option(parser)
     add_json_option(parser, "write one JSON document with the result of each action")

@@ -290,7 +290,7 @@ class PartitionConsumer(ConnectionUser):
             self._use(unpacked.permits)
             return
         if chunked.given_up_count > given_up_count:
-            reason = f"more than {MAX_CHUNKED_MESSAGES} incomplete chunked messages; the oldest returns with a redelivery of all"
+            reason = f"more than {MAX_CHUNKED_MESSAGES} chunked messages are incomplete; the oldest arrives again with a redelivery"
             logs.warning("client.message_given_up", topic=self.topic, reason=reason)
         messages = [each for each in unpacked.messages if not self._is_seeking and not self._is_behind(each)]
         if unpacked.chunk_entries:

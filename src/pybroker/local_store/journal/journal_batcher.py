@@ -100,9 +100,9 @@ class _State(Enum):
 
     COLLECTING = "items"
     TAKING_FILE = "the next file"
-    WRITING = "the batch to be written"
-    MAKING_ROOM = "what is reserved to be given up"
-    ERASING = "what a refused batch has left to be erased"
+    WRITING = "the write of the batch"
+    MAKING_ROOM = "the release of reserved disk space"
+    ERASING = "the removal of a refused batch from the file"
 
 
 class JournalBatcher:
