@@ -121,10 +121,27 @@ _TABLES: Mapping[str, Sequence[Column]] = {
     ),
 }
 _TITLES = {
+    "before": "producers ahead in queue",
+    "by": "acknowledged by",
+    "forgottenUpToLedger": "no record up to ledger",
+    "heldChunks": "received chunks",
+    "holder": "exclusive producer",
+    "holderAddress": "address",
+    "holderSince": "exclusive since",
+    "horizon": "compacted up to",
     "key": "configuration key",
     "keys": "configuration keys",
-    "before": "producers before it",
-    "by": "acknowledged by",
+    "loadsBefore": "loads ahead in queue",
+    "passedOverFrom": "skipped after",
+    "passedOverTo": "skipped up to",
+    "pendingEntries": "entries not stored yet",
+    "pendingMessages": "messages not stored yet",
+    "putOffEntries": "deferred entries",
+    "setAsideFrom": "parked from",
+    "share": "limit per subscription",
+    "step": "load step",
+    "waitingOfHash": "waiting with this hash",
+    "waitingReaders": "waiting requests",
 }
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TIME = re.compile(r"(At|Time|[sS]ince)$")
