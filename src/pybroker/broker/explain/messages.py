@@ -786,7 +786,7 @@ def not_reached(asked: MessageQuestion) -> Reasons | None:
         return None
     before = ledgers.entries_between(start, asked.position)
     where = (
-        "the message is the next one"
+        "the message is the next entry"
         if not before
         else f"{counted(before, 'entry is', 'entries are')} before the message"
     )

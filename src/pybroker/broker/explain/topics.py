@@ -156,7 +156,7 @@ def throttled_by_other_topics(topic: TopicBase) -> Steps:
     who = f"the client of producer {first.name}"
     if len(found) > 1:
         who = f"the clients of {len(found):,} producers ({names([each.name for each, _ in found])})"
-        reason = f"of the first one, {client.reason}"
+        reason = f"for producer {first.name}, {client.reason}"
     else:
         reason = client.reason
     long = for_long(since_ms, topic.runtime.clock)
@@ -374,7 +374,7 @@ def _stored(topic: Topic) -> list[Finding]:
             Finding(
                 Code.DEDUPLICATION_RECOVERING,
                 f"Topic {topic.name} reads its stored messages to restore deduplication{for_long(since_ms, clock)}, {done:,} of "
-                f"{counted(in_all, 'entry', 'entries')} so far{error}. Publishing is blocked meanwhile.",
+                f"{counted(in_all, 'entry', 'entries')} so far{error}. Publishing is blocked until then.",
                 since_ms=since_ms,
                 evidence={"replayedEntries": done, "entriesToReplay": in_all, "status": str(deduplication.status)},
             )
@@ -444,7 +444,7 @@ def _refused(topic: TopicBase, refused: list[Refusal]) -> Finding:
     return Finding(
         Code.PRODUCERS_REFUSED,
         f"{counted(len(refused), 'producer or its messages were', 'producers or their messages were')} refused recently; the last "
-        f"one with {latest.error.__name__}: {latest.text}.",
+        f"refusal was {latest.error.__name__}: {latest.text}.",
         waits=any(not each.is_of_messages and now_ms - each.last_ms <= REFUSED_LATELY_MS for each in refused),
         since_ms=min(each.first_ms for each in refused),
         evidence={

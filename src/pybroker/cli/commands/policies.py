@@ -85,7 +85,7 @@ EVICTION = "consumer_backlog_eviction"
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    get = commands.add_parser("get", help="show the value that is set; with --applied the effective value")
+    get = commands.add_parser("get", help="show the value that is set; with --applied, the effective value")
     change = commands.add_parser("set", help="set a policy to a value")
     remove = commands.add_parser(
         "remove", help="remove a policy, so that the value of the namespace or broker applies again"

@@ -319,7 +319,7 @@ class Receipts:
 
     def _take(self, receipt: asyncio.Future[MessageId]) -> None:
         is_answered = receipt.done() and not receipt.cancelled()
-        failure = receipt.exception() if is_answered else CommandFailed("the broker did not answer")
+        failure = receipt.exception() if is_answered else CommandFailed("the broker did not confirm the message")
         if failure is not None:
             self._failed += 1
             self.failure = self.failure or failure
@@ -330,7 +330,7 @@ class Receipts:
             self._output.record({"messageId": id_text(self._last)})
 
     def summary(self, topic: str) -> str:
-        last = "" if self._last is None else f"; the last one is {id_text(self._last)}"
+        last = "" if self._last is None else f"; the last message is {id_text(self._last)}"
         return f"{self._stored:,} message{'s' * (self._stored != 1)} stored in {topic}{last}"
 
     def raise_failure(self) -> None:
