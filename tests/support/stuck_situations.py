@@ -157,7 +157,7 @@ class Silent(Situation):
     def checks(self) -> Checks:
         return {
             "List the messages that consumer hung": shows,
-            "Disconnect consumer hung: the other consumers receive": self.is_taken_over,
+            "Disconnect consumer hung: other consumers receive": self.is_taken_over,
         }
 
     async def is_taken_over(self, world: Explained, _: Ran) -> None:
@@ -185,7 +185,7 @@ class BlockedKey(Situation):
         return {
             "Explain consumer before": shows,
             "List all blocked keys": shows,
-            "Disconnect consumer before: the other consumers receive": self.goes_on,
+            "Disconnect consumer before: other consumers receive": self.goes_on,
         }
 
     async def goes_on(self, world: Explained, _: Ran) -> None:
