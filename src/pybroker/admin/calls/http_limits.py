@@ -74,11 +74,11 @@ class Share:
         self._held = AsyncExitStack()
 
     async def of_requests(self, size_bytes: int) -> None:
-        """Reserve memory for a request body. Raises AdminError 503."""
+        """Reserve memory for a request body. Raises AdminError 503 if no memory becomes free in time."""
         await self._hold(self.limits.memory.requests, size_bytes, "bodies", "httpMaxRequestBytes")
 
     async def of_answers(self, size_bytes: int) -> None:
-        """Reserve memory for a complete response. Raises AdminError 503."""
+        """Reserve memory for a complete response. Raises AdminError 503 if no memory becomes free in time."""
         limits = self.limits
         part = limits.memory.answers
         most_bytes = part.most_bytes // WAITING_ANSWERS
@@ -91,7 +91,7 @@ class Share:
             limits.waiting_answer_bytes -= size_bytes
 
     async def of_views(self, size_bytes: int) -> None:
-        """Reserve memory for messages that the response shows. Raises AdminError 503."""
+        """Reserve memory for messages that the response shows. Raises AdminError 503 if no memory becomes free in time."""
         await self._hold(self.limits.memory.views, size_bytes, "viewed messages", "httpMaxViewedMessageBytes")
 
     async def of_lists(self, size_bytes: int) -> Holding:
@@ -102,8 +102,8 @@ class Share:
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """Permit the decoding of a large JSON document within this context, one document at a time. Raises AdminError
-        503.
+        """Hold the permit to decode a large JSON document within this context. Only one document of all requests is
+        decoded at a time. Raises AdminError 503 if the permit does not become free in time.
         """
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)

@@ -127,8 +127,8 @@ class Watched:
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
     def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
-        """Return the growth of `counters` per second since the previous sample of the object `of`; () at its first
-        sample.
+        """Return the growth of `counters` per second since the previous call with the same object `of`. All rates are
+        None if the previous call was for another object.
         """
         elapsed_s = (now_ms - self.counted_ms) / 1000
         found: Numbers = (None,) * len(counters)
@@ -181,7 +181,7 @@ class LiveSampler:
 
     @property
     def challenge_s(self) -> float:
-        """Time before the expiry of credentials at which the viewer is asked for new ones."""
+        """Number of seconds before the expiry of credentials at which the viewer is asked for new credentials."""
         return self._runtime.config.authentication_refresh_check_seconds
 
     def room_of_stream(self) -> Holding:
@@ -191,8 +191,8 @@ class LiveSampler:
         return room
 
     def watch(self, stream: LiveStream) -> Watched:
-        """Add a viewer, which `leave` removes. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is
-        stopping.
+        """Add the viewer of `stream` until `leave` is called, and return the sampled points of its subject. Raises
+        AdminError 503 if consoleMaxLiveConnections is reached or the broker is stopping.
         """
         subject, holder = stream.subject, stream.holder
         if self.is_closed:
@@ -344,7 +344,9 @@ class Viewer:
         return self.identity.expires_within(seconds, self._runtime.clock.wall_ms() / 1000)
 
     async def refusal(self) -> str | None:
-        """Return why the stream must end; None while it may continue."""
+        """Return the reason why the stream must end: expired credentials, or a missing permission. None while the
+        stream may continue.
+        """
         if self.expires_within(0):
             return "the credentials have expired"
         try:

@@ -20,4 +20,4 @@ class WebService(ABC):
 
     @abstractmethod
     async def close(self, deadline_s: float) -> None:
-        """Refuse new work, and end the present work within `deadline_s`. Idempotent."""
+        """Refuse new work, and end the running work within `deadline_s` seconds. Idempotent."""
