@@ -124,7 +124,9 @@ async def topics_of_namespace(call: Call, namespace: NamespaceName) -> list[str]
 
 
 async def unload_topics(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
-    """Release a bundle that this broker owns; a standalone broker closes its topics, or those of the namespace."""
+    """Release `bundle`, which this broker owns. A standalone broker instead closes the topics of `bundle`, or of the
+    whole namespace if `bundle` is None.
+    """
     if call.broker.ownership is not None and bundle is not None:
         await call.broker.ownership.release(NamespaceBundle(namespace, bundle))
         return

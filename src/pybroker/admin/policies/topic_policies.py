@@ -257,8 +257,8 @@ def _with_own(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePoli
 
 
 async def policies_topic(call: Call) -> TopicName:
-    """Return the topic in the path. It must exist. Partitions are rejected, because they share the policies of their
-    partitioned topic.
+    """Return the name of the topic in the path. Raises TopicNotFound if the topic does not exist, and AdminError 412
+    for a partition, because partitions share the policies of their partitioned topic.
     """
     topic = await _topic(call)
     if topic.partition_index >= 0:
