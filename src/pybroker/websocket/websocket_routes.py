@@ -180,7 +180,7 @@ class WebSocketRoutes:
         ]
 
     async def incomplete(self, call: Call) -> Response:
-        """Refuse a path with too few or too many parts."""
+        """Reject a path with too few or too many parts (400)."""
         raise AdminError(
             400,
             "Invalid topic name format: the path must be DOMAIN/TENANT/NAMESPACE/TOPIC, for a consumer with /SUBSCRIPTION",
