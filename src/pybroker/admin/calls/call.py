@@ -150,8 +150,8 @@ class Call:
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
-        """Return the topic name in the path, with `domain`, for paths without a domain segment. Raises AdminError 412
-        if the name is invalid.
+        """Return the name of the path's topic, in `domain`. For paths that do not contain the domain. Raises AdminError
+        412 if the name is invalid.
         """
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))
         try:
@@ -319,7 +319,9 @@ class Call:
             await self.broker.broker_context.authorization.require_superuser(self.principal)
 
     async def require_tenant_admin(self, tenant: str) -> None:
-        """Check that the role administers `tenant`. The error does not reveal whether the tenant exists."""
+        """Check that the role administers `tenant`. Raises AdminError 401 otherwise. The error does not reveal whether
+        the tenant exists.
+        """
         with _refused_with(401):
             await self.broker.broker_context.authorization.require_tenant_admin(tenant, self.principal)
 
@@ -389,7 +391,7 @@ def json_response(value: object) -> Response:
 
 
 def json_with_nulls(value: object) -> Response:
-    """Return a response with `value` as JSON, in which None becomes null (unknown)."""
+    """Return a response with `value` as JSON, in which None becomes null, which means unknown."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 

@@ -105,8 +105,8 @@ async def require_persistent_subscription(call: Call, what: str) -> None:
 
 @contextmanager
 def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase | None = None) -> Iterator[None]:
-    """Convert a StoreError of the block: to ServiceNotReady if the topic is being unloaded, to SubscriptionNotFound if
-    the subscription was deleted meanwhile. Other errors stay unchanged.
+    """Convert a StoreError that is raised within this context: to ServiceNotReady if the topic is being unloaded, to
+    SubscriptionNotFound if the subscription was deleted meanwhile. Other errors stay unchanged.
     """
     try:
         yield

@@ -42,7 +42,9 @@ def existing_namespace(
 
 
 def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
-    """Return the policies of the namespace. Raises AdminError 404 with the text that Pulsar uses for topic operations."""
+    """Return the policies of the namespace. If it does not exist, raises AdminError 404 with the text that Pulsar uses
+    for topic operations.
+    """
     return existing_namespace(call, namespace, "Namespace not found")
 
 

@@ -95,8 +95,8 @@ class Share:
         await self._hold(self.limits.memory.views, size_bytes, "viewed messages", "httpMaxViewedMessageBytes")
 
     async def of_lists(self, size_bytes: int) -> Holding:
-        """Reserve memory for lists of topic names, at the latest until `close`; the caller can release the returned
-        reservation earlier. Raises AdminError 503 if no memory becomes free in time.
+        """Reserve memory for lists of topic names. The caller can release the returned reservation before `close` does.
+        Raises AdminError 503 if no memory becomes free in time.
         """
         return await self._hold(self.limits.memory.lists, size_bytes, "lists of topics", "")
 

@@ -74,7 +74,7 @@ class RowBudget:
         self._room = room
 
     def take(self, rows: int) -> int:
-        """Reserve up to `rows` rows. Return their number."""
+        """Reserve up to `rows` rows. Return the number of reserved rows; 0 if none are left."""
         taken = min(rows, self._left)
         self._left -= taken
         self._used += taken

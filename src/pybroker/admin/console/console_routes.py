@@ -277,8 +277,8 @@ class ConsoleRoutes:
         return await self._stream(call, Subject(), call.require_superuser)
 
     async def watch_topic(self, call: Call) -> Response:
-        """Stream one topic's figures as server-sent events. The topic is not loaded for this; points contain no figures
-        while it is not loaded.
+        """Stream one topic's figures as server-sent events. This does not load the topic. While the topic is not
+        loaded, points contain no figures.
         """
         name = call.topic_name()
         return await self._stream(call, Subject(name), lambda: call.require_lookup(name))

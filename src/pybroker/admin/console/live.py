@@ -141,7 +141,9 @@ class Watched:
 
 
 def disk_of(broker: BrokerService) -> dict[str, float | None]:
-    """Return the last measured size and free space of the data directory's file system; None for unknown values."""
+    """Return the last measured size and free space of the data directory's file system, in bytes; None for unknown
+    values.
+    """
     figures = broker.ledgers.store.figures()
     total_bytes = figures.get("file_system_bytes")
     return {"diskBytes": total_bytes or None, "diskFreeBytes": figures["free_bytes"] if total_bytes else None}
@@ -185,7 +187,7 @@ class LiveSampler:
         return self._runtime.config.authentication_refresh_check_seconds
 
     def room_of_stream(self) -> Holding:
-        """Reserve the memory of one stream. The caller closes the reservation with the stream."""
+        """Reserve the memory of one stream. The caller closes the returned reservation when the stream ends."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room

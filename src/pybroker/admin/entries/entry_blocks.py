@@ -122,7 +122,7 @@ class BulkReads:
             room.close()
 
     async def pass_bytes(self, namespace: NamespaceName, size_bytes: int) -> None:
-        """Wait until the bulk read rate of `namespace` permits `size_bytes`."""
+        """Wait until the rate limit for bulk reads of `namespace` permits `size_bytes`."""
         rate = self._config.bulk_read_throttling_rate_per_namespace_in_byte
         if rate <= 0:
             return

@@ -38,7 +38,7 @@ class UpgradedConnection(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Close the connection soon, because the server stops."""
+        """Begin to close the connection, because the server stops."""
 
 
 class Reading(NamedTuple):

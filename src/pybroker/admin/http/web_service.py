@@ -16,7 +16,7 @@ class WebService(ABC):
 
     @abstractmethod
     def figures(self) -> dict[str, int | float]:
-        """Return the values of the service for the metrics page, by the keys of the broker's metrics."""
+        """Return the figures of the service for the metrics page, by name."""
 
     @abstractmethod
     async def close(self, deadline_s: float) -> None:

@@ -97,8 +97,8 @@ async def deliver_at(call: Call) -> Response:
     """Set the delivery time of a message, to a later or earlier time. A past time means now. The change survives
     restarts.
 
-    Shared and Key_Shared only (412). 409 if the message is acknowledged or delivered; 429 if the delivery times of
-    10,000 messages of the subscription are already changed.
+    412 unless the subscription is Shared or Key_Shared. 409 if the message is acknowledged or delivered. 429 if the
+    delivery times of 10,000 messages of the subscription are already changed.
     """
     await require_persistent_subscription(call, "Delaying a message")
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))

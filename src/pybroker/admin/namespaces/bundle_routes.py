@@ -54,8 +54,8 @@ async def unload_namespace(call: Call) -> Response:
 
 
 async def unload_bundle(call: Call) -> Response:
-    """Close the topics of a bundle. Clients reconnect. In a cluster, the broker `destinationBroker` owns the bundle
-    afterwards.
+    """Close the topics of a bundle. Clients reconnect. In a cluster, the parameter `destinationBroker` names the broker
+    that owns the bundle afterwards.
     """
     namespace = await superusers_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))

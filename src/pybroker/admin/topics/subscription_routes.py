@@ -179,8 +179,8 @@ async def set_replicated(call: Call) -> Response:
 
 
 async def analyze(call: Call) -> Response:
-    """Count the entries and messages of the backlog, and the verdicts of entry filters. Starts at the message id in the
-    body, or at the mark-delete position.
+    """Count the entries and messages of the backlog, and how many entries the entry filters accept, reject or
+    reschedule. The count starts at the message id in the body, or at the mark-delete position.
     """
     await require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())
