@@ -253,7 +253,7 @@ class HttpServer:
 
     async def close_services(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
         """Close the services of the web port (`WebService`). Call this while the broker still serves the binary
-        protocol, because clients of these services use it.
+        protocol, which the sessions of these services use.
         """
         for service in self._services:
             await service.close(deadline_s)

@@ -150,7 +150,7 @@ class Call:
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
-        """Return the name of the path's topic, in `domain`. For paths that do not contain the domain. Raises AdminError
+        """Return the name of the path's topic in `domain`, for paths that do not contain the domain. Raises AdminError
         412 if the name is invalid.
         """
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))

@@ -31,9 +31,9 @@ _NO_BUNDLE = frozenset({LARGEST, HOT})
 
 
 async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:
-    """Return the response of a call that another broker must handle by the rule `place` of its route: a redirect to
-    that broker, or 204 for the unload of a bundle without an owner. None if the handler must run at this broker, also
-    to report an invalid path.
+    """Apply the rule `place` of a route to a call. Return a redirect to the broker that must handle the call, 204 for
+    the unload of a bundle without an owner, or None if this broker must run the handler. The handler also reports an
+    invalid path.
     """
     match place:
         case ServedAt.TOPIC_OWNER:

@@ -150,7 +150,9 @@ def disk_of(broker: BrokerService) -> dict[str, float | None]:
 
 
 class LiveSampler:
-    """Periodic sampler of all subjects with viewers. The HTTP server closes it before it waits for running requests."""
+    """Periodic sampler of all subjects with viewers. The HTTP server closes the sampler before it waits for running
+    requests.
+    """
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker

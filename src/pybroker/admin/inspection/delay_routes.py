@@ -42,7 +42,8 @@ def routes() -> list[Route]:
 
 
 async def delayed(call: Call) -> Response:
-    """List delayed messages by position, in pages. `changed`: an administrator has set the delivery time.
+    """List delayed messages by position, in pages. In the response, `changed` means that an administrator has set the
+    delivery time.
 
     `limit` is the page size; `after` is `next` of the previous page.
     """

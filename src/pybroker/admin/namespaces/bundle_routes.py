@@ -74,8 +74,8 @@ async def unload_bundle(call: Call) -> Response:
 
 
 async def get_hash_positions(call: Call) -> Response:
-    """Return the hash of each topic name in a bundle, from which a split position can be chosen; with `topics`, only of
-    these topics.
+    """Return the hash of each topic name in a bundle, to choose a split position. `topics` limits the result to these
+    topics.
     """
     namespace = call.namespace_name()
     await call.require_list_topics(namespace)
