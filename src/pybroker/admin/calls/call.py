@@ -204,7 +204,7 @@ class Call:
 
     async def look(self, steps: Generator[None, None, T]) -> T:
         """Run `steps`, a generator that yields between short steps of a long query, and return its result. Other tasks
-        run in between. Raises AdminError 503 if too many queries wait.
+        run in between. Raises AdminError 503 if too many queries wait, or if this query waits too long.
         """
         return await self.share.look(steps, self.runtime.clock)
 
