@@ -84,7 +84,7 @@ class FairShares:
         used = self.used_by(holder.name)
         if used and self._free(limit) > 0:
             return (
-                f"{holder.name} uses {used} of {limit} {unit} ({key}), which is its share while other clients use "
+                f"{holder.name} holds {used} of {limit} {unit} ({key}), which is its share while other clients use "
                 f"{self.used - used}: release some, or retry when other clients have released some"
             )
         return (
