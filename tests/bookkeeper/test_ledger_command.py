@@ -225,8 +225,8 @@ async def test_topic_is_listed_dumped_and_verified_by_its_documents(
         texts = [each["text"] for each in items if each["kind"] == "damage"]
         assert code == 1
         assert any(f"cursor ledger {cursor.ledger_id} does not exist" in text for text in texts)
-        assert any("names 5 entries" in text and "has 3" in text for text in texts)
-        assert {each["ledger"] for each in items if "it does not exist" in each.get("text", "")} == {
+        assert any("lists 5 entries" in text and "has 3" in text for text in texts)
+        assert {each["ledger"] for each in items if "but the ledger does not exist" in each.get("text", "")} == {
             missing,
             cursor.ledger_id,
         }
