@@ -145,7 +145,7 @@ def _names(line: str, fault: Wrong, promised: Promised) -> bool:
         if "delivery time" in fault.text:
             return "delivery times" in line
         return "perhaps all acknowledgements" in line or "some of its" in line or _covers(line, *fault.place)
-    if "its list of ledgers" in line and f"{path}: " in line:
+    if "the list of ledgers" in line and f"{path}: " in line:
         return True
     if behind := re.search(rf"{path}, perhaps all entries after ledger (\d+),", line):
         return ledger_id > int(behind[1])

@@ -177,7 +177,7 @@ class Repair:
                 end = (reached or EMPTY_EXTENT).entry_count + sum(piece.count for piece in pieces)
                 topic = self._topic_of[ledger_id]
                 plan.lost.append(
-                    f"{topic}, perhaps entries from {ledger_id}:{end} on, if no file contains these entries"
+                    f"{topic}, perhaps positions from {ledger_id}:{end} on, if no file contains these entries"
                 )
         self._repair_cursors(cursors)
         if plan.missing:
@@ -450,7 +450,7 @@ class Repair:
                 which = span(ledger_id, 0, count) if count else f"ledger {ledger_id}"
                 plan.lost.append(f"no topic, {which}: their topic is unknown")
             if self._is_damaged:
-                plan.lost.append(f"no topic, perhaps positions from {ledger_id}:{count} on, if no file contains them")
+                plan.lost.append(f"no topic, perhaps positions from {ledger_id}:{count} on, if no file contains these entries")
 
     # Application of the plan
 
