@@ -200,11 +200,11 @@ class BundleOwnership:
         return not self._fencing and self._store.holds_session()
 
     async def settled(self, topic: TopicName) -> None:
-        """If this broker is acquiring the bundle of `topic`, wait until that has ended. Raises TopicNotFound if the
-        namespace does not exist.
+        """If this broker is acquiring the bundle of `topic`, wait until the attempt has succeeded or failed. Raises
+        TopicNotFound if the namespace does not exist.
 
-        Another broker can read the new ownership document, and lead a client here, before this broker has the response
-        to its creation.
+        Another broker may read the new ownership document and redirect a client here before this broker knows that it
+        has created the document.
         """
         bundle = self.bundle_of(topic)
         if self.held.state(bundle) is BundleState.ACQUIRING:
