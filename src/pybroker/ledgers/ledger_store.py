@@ -212,9 +212,9 @@ class LedgerIndex(ABC):
 
     @abstractmethod
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int] | None:
-        """Return a range of entry ids [low, high) in which to search the first entry that was published at
-        `publish_time_ms` (milliseconds since 1970) or later. If no entry of the range is late enough, the result of the
-        search is `high`. Return None if all entries must be searched.
+        """Return a range of entry ids [low, high) in which to search for the first entry that was published at
+        `publish_time_ms` (milliseconds since 1970) or later. If all entries of the range were published earlier, the
+        result of the search is `high`. Return None if all entries must be searched.
 
         Publish times come from clients, whose clocks differ. Where they do not increase, the range contains the entry
         that a bisection over the blocks finds.
@@ -313,11 +313,11 @@ class LedgerStore(ABC):
         return {}
 
     def may_be_named(self, ledger_id: int) -> bool:
-        """Return whether a new ledger may still be listed in metadata. If not, the owner discards it and creates
-        another one.
+        """Return whether a new ledger may still be listed in metadata. If not, the owner discards the ledger and
+        creates another one.
 
-        A shared store deletes ledgers that stay unlisted. The owner asks before it stores the list, and again when the
-        list is stored, before the first append.
+        A shared store deletes ledgers that stay unlisted. The owner calls this before it stores its list of ledgers,
+        and again when the list is stored, before the first append.
         """
         return True
 
