@@ -166,8 +166,8 @@ class CursorState:
         self._is_changed = True
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """Remove the acknowledgements of trimmed ledgers. The metadata must already be stored without these ledgers,
-        because the cursor is stored without their acknowledgements from now on.
+        """Remove the acknowledgements of trimmed ledgers. Call this only after the list of ledgers has been stored
+        without these ledgers: the next stored state of the cursor lacks their acknowledgements.
         """
         for ledger_id in ledger_ids:
             holes = self.holes.pop(ledger_id, None)

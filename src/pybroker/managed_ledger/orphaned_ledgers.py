@@ -46,8 +46,8 @@ class Leftovers:
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Return the orphaned ledgers among `stored_ids`, the ids of all ledgers of earlier runs. The caller must list
-    these ids before it opens a managed ledger.
+    """Return the orphaned ledgers among `stored_ids`, the ids of all ledgers that earlier broker processes have left.
+    The caller must list these ids before it opens a managed ledger.
 
     If a metadata value cannot be read, no ledger is reported as orphaned, because the value may list any ledger. The
     error is logged.

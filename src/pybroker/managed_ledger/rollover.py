@@ -46,7 +46,8 @@ def rollover_step(
     limits: LedgerLimits, entry_count: int, size_bytes: int, age_ms: float, idle_ms: float, *, frees_space: bool
 ) -> RolloverStep:
     """Return the next action for a current ledger with this size and age, and at least one entry. `idle_ms`: the time
-    since its last append. `frees_space`: the disk is full, and the current ledger could be deleted if it were left.
+    since its last append. `frees_space`: the disk is full, and the change to the next ledger would permit the deletion
+    of the current one.
     """
     if (
         frees_space
