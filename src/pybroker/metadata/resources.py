@@ -180,7 +180,7 @@ class Resources:
         await self._refresh_namespace(namespace)
 
     async def stored_boundaries(self, namespace: NamespaceName) -> list[str] | None:
-        """Read the bundle boundaries of a namespace from the store. Neither use the cache nor wait for changes of it in
+        """Read the bundle boundaries of a namespace from the store instead of the cache, without waiting for changes in
         progress.
 
         Return None if the namespace does not exist or its document cannot be read. Raises StoreError.
