@@ -279,8 +279,8 @@ class BundleOwnership:
     ) -> Owner | None:
         """Return the owner of `bundle`; None if it has none. Raises BundleUnloading, other MetadataErrors, StoreError.
 
-        An authoritative request comes from another broker and is not answered from the cache: if this broker cannot
-        reach the metadata store, the cached owner may be that broker, and both would redirect to each other.
+        `is_authoritative`: the request comes from another broker. It is not answered from the cache: if this broker
+        cannot reach the metadata store, the cached owner may be that broker, and both would redirect to each other.
         """
         if self.serves(bundle):
             return _HERE
