@@ -392,7 +392,7 @@ class ManagedCursor(CursorOwner):
 
     async def oldest_publish_time(self) -> int | None:
         """Return the publish time (milliseconds since 1970) of the first unacknowledged entry that is not damaged; None
-        without one. Raises StoreError.
+        if there is no such entry. Raises StoreError.
         """
         found = await self._first_readable(self.state.first_undeleted(EARLIEST))
         return None if found is None else found[1]

@@ -598,9 +598,9 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Put the written and sealed compacted view `view` in place of `before`, whose ledger is deleted. Durable on
-        return. Raises StoreError, and LedgerFenced if the managed ledger was closed or its compacted view was deleted
-        meanwhile.
+        """Put the written and sealed compacted view `view` in place of `before`, the previous view (None without one),
+        whose ledger is deleted. Durable on return. Raises StoreError, and LedgerFenced if the managed ledger was closed
+        or its compacted view was deleted meanwhile.
         """
         async with self._changing:
             if (

@@ -183,7 +183,7 @@ class CursorReadAhead(AheadHolder):
 
     def hold(self, run: EntryRun, following: Position | None, group: Hashable, *, has_neighbours: bool) -> None:
         """Keep `run`, which has more entries than requested, and start a background read of the entries after it if
-        that is allowed. `following`: the next readable position after `run`; None without one.
+        that is allowed. `following`: the next readable position after `run`; None if there is none.
         """
         self.held, self._following = run, None
         self._count()

@@ -90,8 +90,8 @@ class PendingAppends:
         self._waiting.append(run)
 
     def add_unknown(self, runs: Sequence[AppendRun]) -> None:
-        """Add appends of which it is unknown whether the store has stored them, and the later appends to the same
-        ledger, which are not stored.
+        """Add the appends for which the store has reported an unknown result, and the later appends to the same ledger,
+        which are certainly not stored.
         """
         self._unknown += runs
 
