@@ -461,7 +461,7 @@ class Resources:
         """Return the policies that are set for the topic itself: each one as set for this cluster, or else as set for
         all clusters.
 
-        A caller that registers a listener in the event loop iteration in which this method returns misses no change.
+        A caller that registers a listener before it yields to the event loop again misses no change.
         """
         return await self._topic_policies.in_force(topic)
 
