@@ -86,7 +86,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_store_options(listing)
     listing.set_defaults(run=_list)
     orphans = commands.add_parser(
-        "orphans", help="list the ledgers of a cluster on BookKeeper that belong to no topic and no cursor; deletes nothing"
+        "orphans",
+        help="list the ledgers of a cluster on BookKeeper that belong to no topic and no cursor; deletes nothing",
     )
     orphans.add_argument("--cluster", metavar="NAME", help="the cluster whose brokers created them (clusterName)")
     orphans.add_argument(
