@@ -88,7 +88,7 @@ class AuthorizationProvider(ABC):
     async def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
         """Default: only administrators of the tenant."""
         if not await self.administers(namespace.tenant, role):
-            raise AuthorizationError(f"role {role!r} may not list the topics of {namespace}")
+            raise AuthorizationError(f"role {role!r} may not list the topics of namespace {namespace}")
 
     async def may_produce_somewhere(self, role: str | None) -> bool:
         """Return whether the role may produce to at least one topic.

@@ -157,7 +157,7 @@ def plan_copies(
         length = end_offsets.get(ledger_id, size)
         if length > size:
             raise BackupError(
-                f"The data directory is damaged: {segment_path(Path(), ledger_id)} has {size} bytes, but "
+                f"The data directory is damaged: file {segment_path(Path(), ledger_id)} has {size} bytes, but "
                 f"checkpoint.db records {length} bytes. `pybroker ledger verify` reports the details"
             )
         if not length:

@@ -422,6 +422,6 @@ def _error_class(error: str | type[BrokerError]) -> type[BrokerError]:
         return named[error]
     if not (isinstance(error, type) and issubclass(error, BrokerError)):
         raise ValueError(
-            f"{error!r} is no ServerError: use its name, such as ServiceNotReady, or a subclass of BrokerError"
+            f"{error!r} is not a ServerError: use the name of an error, such as ServiceNotReady, or a subclass of BrokerError"
         )
     return error

@@ -115,7 +115,8 @@ class ManagedLedgerFactory:
             raise
         if not document.is_terminated and not self.store.may_be_named(managed.current_ledger_id):
             raise StoreError(
-                f"{path} cannot be opened, because the metadata store took too long to store its list of ledgers: try again"
+                f"managed ledger {path} cannot be opened, because the metadata store took too long to store its list of ledgers: "
+                "try again"
             )
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)

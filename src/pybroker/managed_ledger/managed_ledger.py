@@ -585,7 +585,9 @@ class ManagedLedger(AppendListener):
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
+                raise LedgerFenced(
+                    f"managed ledger {self.name} was closed, or its compacted view was deleted, during the compaction"
+                )
             ledger_id = await self._store.create_ledger(LedgerPurpose.COMPACTED, self.name, up_to)
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
@@ -605,7 +607,9 @@ class ManagedLedger(AppendListener):
                 or self.document.compacted is not before
                 or view.ledger not in self.document.unfinished_ledger_ids
             ):
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
+                raise LedgerFenced(
+                    f"managed ledger {self.name} was closed, or its compacted view was deleted, during the compaction"
+                )
             self.document.unfinished_ledger_ids.remove(view.ledger)
             try:
                 await self._store_compacted(view)

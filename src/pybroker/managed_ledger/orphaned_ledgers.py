@@ -101,12 +101,12 @@ def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) 
     """Return the error text for orphaned ledgers `lost` (numbers of entries by ledger id), with the remedy."""
     count = sum(lost.values())
     entries = "1 entry" if count == 1 else f"{count} entries"
-    names = "names no topic" if not has_topics else "does not name them"
+    names = "lists no topic" if not has_topics else "does not list these ledgers"
     return (
-        f"{directory} holds ledgers with entries, and its metadata.db {names}: {entries} in ledger {told_ids(lost)}. What topics"
-        " held is missing from metadata.db: put the right one back, with its -wal and metadata.end of the same moment; or see"
-        " what `pybroker ledger repair` would do, which sets these ledgers aside; or use --data with another directory."
-        " `pybroker ledger verify` says what is there"
+        f"The data directory {directory} contains ledgers with entries, but its metadata.db {names}: {entries} in ledger "
+        f"{told_ids(lost)}. The metadata of the topics is missing. Restore metadata.db, metadata.db-wal and metadata.end from the "
+        "same backup; or run `pybroker ledger repair`, which shows how it would move these ledgers away; or use --data with "
+        "another directory. `pybroker ledger verify` lists the stored data"
     )
 
 

@@ -336,7 +336,7 @@ class ClusterMembership:
         version = await self._store.put_for_session(path, value)
         if session != self._sessions:
             raise MetadataUnavailable(
-                f"{path} could not be created, because the session with the metadata store ended during the request"
+                f"the node {path} could not be created, because the session with the metadata store ended during the request"
             )
         return version
 

@@ -124,7 +124,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 def version_text(version: int) -> str:
     cause = ": start the newer version that wrote it" if version > TABLE_VERSION else ""
-    return f"it has version {version}, this version of pybroker reads up to {TABLE_VERSION}{cause}"
+    return f"it has version {version}, but this version of pybroker reads only versions up to {TABLE_VERSION}{cause}"
 
 
 def _newer_version(connection: sqlite3.Connection) -> int | None:

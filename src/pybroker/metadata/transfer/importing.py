@@ -131,7 +131,7 @@ class DocumentImport:
                 result.replaced += 1
             return
         raise StoreError(
-            f"{path} could not be written, because another process changed it during each attempt: repeat the import"
+            f"the document {path} could not be written, because another process changed it during each attempt: repeat the import"
         )
 
     async def _count_starts(self, wanted: int) -> None:
