@@ -238,7 +238,7 @@ class ManagedLedgerFactory:
                 managed_ledger=path,
                 ledger_id=ledger_id,
                 error=str(error),
-                action="treated as empty: the messages that were published last are lost",
+                action="the broker treats the ledger as empty: the messages that were published last are lost",
             )
             return LedgerSummary(ledger_id, 0, 0, 0)
 

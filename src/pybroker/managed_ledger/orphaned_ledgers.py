@@ -93,7 +93,7 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
             "orphaned_ledgers.kept",
             ledgers=len(found.entries),
             ledger_ids=told_ids(found.entries),
-            reason="no topic names them, yet they contain entries; the journal was not synced when this happened",
+            reason="the ledgers contain entries, but belong to no topic; the journal was not synced when their deletion was lost",
         )
 
 
