@@ -79,7 +79,7 @@ def test_a_topic_that_is_missing_from_metadata_is_told_and_set_aside(
 ) -> None:
     broker = two_topics(tmp_path, {}, is_killed=is_killed)
     lost = forget_topic(broker.data, TOPIC)
-    said = rf"contains ledgers with entries, but its metadata\.db does not list these ledgers: 10 entries in ledger {lost}\. .*repair"
+    said = rf"with entries, but its metadata\.db does not list these ledgers: 10 entries in ledger {lost}\. .*repair"
     for _ in range(2):
         with pytest.raises(RuntimeError, match=said):
             broker.start()

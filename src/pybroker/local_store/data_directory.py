@@ -134,7 +134,7 @@ class DataDirectoryLock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
-            advice = "stop it, or use --data with another one"
+            advice = "stop that process, or use --data with another directory"
             if self._is_only_looked_at:
                 advice = (
                     "stop that broker first. While it runs, `pybroker explain` shows its problems, and this command can read a"

@@ -198,8 +198,8 @@ class ClusterMembership:
         )
         if chosen is None and not registrations:
             raise ServiceNotReady(
-                f"bundle {bundle} cannot be assigned: no broker that may serve it is registered. This broker "
-                "registers again; try again"
+                f"bundle {bundle} cannot be assigned: no registered broker may serve the bundle. This broker "
+                "is registering again: try again"
             )
         if chosen is None:
             raise ServiceNotReady(
