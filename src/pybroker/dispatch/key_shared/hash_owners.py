@@ -65,4 +65,7 @@ class HashOwners:
             )
         if asked.allow_out_of_order_delivery != self.allows_out_of_order_delivery:
             allowed = "allowed" if self.allows_out_of_order_delivery else "not allowed"
-            raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")
+            raise ConsumerBusy(
+                f"Out-of-order delivery is {allowed} for the connected consumers of the subscription: connect with the same "
+                "allowOutOfOrderDelivery"
+            )
