@@ -118,7 +118,7 @@ class Aim:
     whom: Whom
     call: str
     what: str
-    """Plural noun of the selected objects, for the warning."""
+    """Singular noun of the selected objects, for the warning."""
     has_happened: bool = False
     missed: list[str] = field(default_factory=list)
     """Topics of commands that did not match."""
@@ -139,8 +139,12 @@ class Aim:
         told = "".join(
             f", {name} {value}" for name, value in (("topic", self.whom.topic), ("name", self.whom.name)) if value
         )
-        others = f"There were some of {', '.join(self.missed)}." if self.missed else "There were none at all."
-        return f"The fault {self.call}{told} never happened: it met no {self.what}. {others}"
+        others = (
+            f"Topics that had a {self.what}: {', '.join(self.missed)}."
+            if self.missed
+            else f"No topic had a {self.what}."
+        )
+        return f"The fault {self.call}{told} never happened: no {self.what} matched it. {others}"
 
 
 class Fault:
@@ -265,7 +269,7 @@ class Faults:
         names.
         """
         types = frozenset({_command_type(command)})
-        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "such command")
+        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "command")
         refusal = Refusal(types, _error_class(error)(message), count, aim)
         return self._in_force(self._refusals, refusal, _nothing)
 

@@ -68,7 +68,7 @@ class FairShares:
     def add(self, name: str, count: int) -> None:
         """Change the units of a holder by `count`, which may be negative, even over the limit."""
         now = self.used_by(name) + count
-        assert now >= 0, f"{name} gave back more than it took"
+        assert now >= 0, f"{name} released more than it held"
         self.used += count
         if now:
             self._used_by[name] = now
