@@ -116,7 +116,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
         raise NewerTable(version_text(version))
     wrong = sorted(name for name in found.keys() | SCHEMA.keys() if found.get(name) != SCHEMA.get(name))
     raise DamagedTable(
-        f"these tables are missing, unknown or have other columns than those of version {TABLE_VERSION}: {', '.join(wrong)}"
+        f"these tables are missing, unknown, or have other columns than in version {TABLE_VERSION}: {', '.join(wrong)}"
     )
 
 
@@ -160,7 +160,9 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:
-                    raise DamagedTable(f"the tables are those of version 1, but the stored version is {values[1]}")
+                    raise DamagedTable(
+                        f"the tables have the layout of version 1, but the stored version is {values[1]}"
+                    )
                 values[1] = TABLE_VERSION
             rows[table].append((*values, row_checksum(*values)))
     for table in rows:
