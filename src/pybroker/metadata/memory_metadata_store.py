@@ -172,4 +172,4 @@ def require_version(path: str, present: int | None, expected: int) -> None:
             raise BadVersionError(f"{path} already exists with version {present}")
     elif present != expected:
         found = "does not exist" if present is None else f"has version {present}"
-        raise BadVersionError(f"{path} {found}, expected version {expected}")
+        raise BadVersionError(f"the node {path} {found}, but version {expected} was expected")

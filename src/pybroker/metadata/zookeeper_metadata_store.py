@@ -366,7 +366,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             except NoNode as error:
                 if expected_version != ANY_VERSION and put.expected_version != NOT_EXISTING:
                     raise BadVersionError(
-                        f"the node {path} does not exist, expected version {expected_version}"
+                        f"the node {path} does not exist, but version {expected_version} was expected"
                     ) from error
                 if expected_version == ANY_VERSION:
                     created = await self._created(path, value)
@@ -414,7 +414,9 @@ class ZooKeeperMetadataStore(MetadataStore):
         elif node is not None and node[1].version == expected_version + 1:
             if is_equal:
                 return node[1].version
-            raise BadVersionError(f"the node {path} has version {node[1].version}, expected version {expected_version}")
+            raise BadVersionError(
+                f"the node {path} has version {node[1].version}, but version {expected_version} was expected"
+            )
         raise UnknownOutcome(
             f"it is unknown whether the node {path} was changed: the response was lost, and the value was changed again "
             "later. Read the value before you repeat the change"
@@ -429,11 +431,15 @@ class ZooKeeperMetadataStore(MetadataStore):
                 node = await self._client_node(path)
                 if node is None or _is_inner(*node):
                     if expected_version != ANY_VERSION:
-                        raise BadVersionError(f"the node {path} does not exist, expected version {expected_version}")
+                        raise BadVersionError(
+                            f"the node {path} does not exist, but version {expected_version} was expected"
+                        )
                     return False
                 version = node[1].version
                 if expected_version not in (ANY_VERSION, version):
-                    raise BadVersionError(f"the node {path} has version {version}, expected version {expected_version}")
+                    raise BadVersionError(
+                        f"the node {path} has version {version}, but version {expected_version} was expected"
+                    )
                 if node[1].ephemeral_owner not in (0, CONTAINER_OWNER) and session_id:
                     self._require_session(session_id, path)  # in another one the value may be another broker's
                 deleted[:] = [node[1]]
@@ -732,7 +738,7 @@ def _operation(change: Change, node: tuple[bytes, Stat] | None, added_children: 
     if (expected not in (ANY_VERSION, NOT_EXISTING) or not isinstance(change, Put)) and present is None:
         raise BadVersionError(f"the node {path} does not exist")
     if expected not in (ANY_VERSION, NOT_EXISTING, present):
-        raise BadVersionError(f"the node {path} has version {present}, expected version {expected}")
+        raise BadVersionError(f"the node {path} has version {present}, but version {expected} was expected")
     version = ANY_VERSION if node is None else node[1].version
     match change:
         case Put(_, value, _):
