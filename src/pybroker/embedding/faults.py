@@ -120,7 +120,7 @@ class Aim:
     whom: Whom
     call: str
     what: str
-    """Plural noun of the selected objects, for the warning."""
+    """Singular noun of the selected objects, for the warning."""
     has_happened: bool = False
     missed: list[str] = field(default_factory=list)
     """Topics of commands that did not match."""
@@ -142,9 +142,11 @@ class Aim:
             f", {name} {value}" for name, value in (("topic", self.whom.topic), ("name", self.whom.name)) if value
         )
         others = (
-            f"There were {self.what} of {', '.join(self.missed)}." if self.missed else f"There were no {self.what}."
+            f"Topics that had a {self.what}: {', '.join(self.missed)}."
+            if self.missed
+            else f"No topic had a {self.what}."
         )
-        return f"The fault {self.call}{told} never happened: no {self.what} matched. {others}"
+        return f"The fault {self.call}{told} never happened: no {self.what} matched it. {others}"
 
 
 class Fault:
@@ -244,7 +246,7 @@ class Faults:
         """Stop reading and writing on connections, which stay open, as when a network loses all packets. `topic` and
         `name` select the connections as in `drop_connections`.
         """
-        aim = Aim(Whom.of(topic, name), "stall_connections", "connections")
+        aim = Aim(Whom.of(topic, name), "stall_connections", "connection")
         stalled: list[Line] = []
 
         def begin() -> None:
@@ -276,17 +278,17 @@ class Faults:
         or error.
         """
         types = frozenset({_command_type(command)})
-        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", f"{command.upper()} commands")
+        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "command")
         refusal = Refusal(types, _error_class(error)(message), count, aim)
         return self._in_force(self._refusals, refusal, _nothing)
 
     def lose_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
         """Store the next `count` messages without sending receipts. `topic` and `name` as in `delay_receipts`."""
-        aim = Aim(Whom.of(topic, name), "lose_receipts", "receipts")
+        aim = Aim(Whom.of(topic, name), "lose_receipts", "receipt")
         return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
     def duplicate_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
-        aim = Aim(Whom.of(topic, name), "duplicate_receipts", "receipts")
+        aim = Aim(Whom.of(topic, name), "duplicate_receipts", "receipt")
         return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
@@ -294,7 +296,7 @@ class Faults:
         receipts for this topic. `name`: only on connections with a producer name, consumer name or client version that
         contains `name`.
         """
-        fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipts"))
+        fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipt"))
         return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
 
     def slow_consumer(
@@ -309,7 +311,7 @@ class Faults:
         and `subscription`: only deliveries from them. `name`: only on connections with a producer name, consumer name
         or client version that contains `name`.
         """
-        fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "deliveries"), subscription)
+        fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 
     def full_disk(self) -> Fault:
@@ -437,6 +439,6 @@ def _error_class(error: str | type[BrokerError]) -> type[BrokerError]:
         return named[error]
     if not (isinstance(error, type) and issubclass(error, BrokerError)):
         raise ValueError(
-            f"{error!r} is no ServerError: use its name, such as ServiceNotReady, or a subclass of BrokerError"
+            f"{error!r} is not a ServerError: use the name of an error, such as ServiceNotReady, or a subclass of BrokerError"
         )
     return error

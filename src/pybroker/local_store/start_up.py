@@ -131,7 +131,7 @@ def open_store(
                 "checkpoint.clean_mark_wrong",
                 file=directories.table.name,
                 batches=facts.sequence - covered_sequence,
-                note="the table is older than the journal; the journal was replayed",
+                note="checkpoint.db is older than the journal; the missing changes were read from the journal",
             )
         numbers = (number for name in names if (number := file_number(name)) is not None)
         facts.first_generation = max(facts.first_generation, *(number + 1 for number in numbers), 1)
@@ -245,9 +245,9 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the lowest ledger id from which on metadata and existing ledgers certainly match, for a run that begins
-    with `facts`. A ledger with a lower id may be listed although it is missing, because a run without journal sync
-    created it.
+    """Return the lowest id of the ledgers that must exist if the metadata lists them, for a run that begins with
+    `facts`. A ledger with a lower id may be missing although the metadata lists it, because a run without journal sync
+    may have created it.
     """
     if not is_synced:
         return NAMES_NOT_CERTAIN
@@ -379,7 +379,9 @@ def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, d
     except LayoutError as error:
         raise DamagedJournal(f"journal file {name} is damaged at offset 0: {error}") from error
     for offset in scanned.covered_damage:
-        logs.warning("journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint covers it")
+        logs.warning(
+            "journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint has stored this data"
+        )
     live = order.live_batches(name, scanned)
     view = memoryview(data)
     for batch in live:

@@ -187,8 +187,8 @@ class ManagedLedger(AppendListener):
         """Return the position of the first entry that was published at `publish_time_ms` (milliseconds since 1970) or
         later; the position after the last entry if there is none. Raises StoreError.
 
-        If publish times do not increase from entry to entry, several entries may have this time or a later one and
-        follow an entry with an earlier time. The result is one of them.
+        If publish times do not increase from entry to entry, the search may skip this entry and return a later
+        position.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
@@ -237,7 +237,11 @@ class ManagedLedger(AppendListener):
         self.document.require_owned()
         self._go_on()
         reason = self._store.refusal()
-        return StorageFull(reason) if reason else LedgerFenced(f"{self.name} cannot be written now, try again")
+        return (
+            StorageFull(reason)
+            if reason
+            else LedgerFenced(f"managed ledger {self.name} cannot be written now, try again")
+        )
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         listener = self._listener
@@ -375,7 +379,7 @@ class ManagedLedger(AppendListener):
                     self._refused(self.pending_appends.take_all(), error)
             except Exception:  # a bug: the appends must not wait forever
                 self.is_write_failed = True
-                self._end_change(LedgerFenced(f"{self.name} cannot be written now, try again"))
+                self._end_change(LedgerFenced(f"managed ledger {self.name} cannot be written now, try again"))
                 raise
             await asyncio.sleep(CHANGE_RETRY_MS / 1000)
         self.trim_soon()
@@ -387,7 +391,9 @@ class ManagedLedger(AppendListener):
         answered.
         """
         logs.error("ledger.deleted_by_other", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
-        fenced_error = LedgerFenced(f"{self.name} has another owner, which deleted ledger {self._ledger_id}")
+        fenced_error = LedgerFenced(
+            f"managed ledger {self.name} has another owner, which deleted ledger {self._ledger_id}"
+        )
         self.document.lose(fenced_error)
         self._end_change(fenced_error)
 
@@ -587,7 +593,9 @@ class ManagedLedger(AppendListener):
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
+                raise LedgerFenced(
+                    f"managed ledger {self.name} was closed, or its compacted view was deleted, during the compaction"
+                )
             ledger_id = await self._store.create_ledger(LedgerPurpose.COMPACTED, self.name, up_to)
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
@@ -598,9 +606,9 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Put the written and sealed compacted view `view` in place of `before`, whose ledger is deleted. Durable on
-        return. Raises StoreError, and LedgerFenced if the managed ledger was closed or its compacted view was deleted
-        meanwhile.
+        """Put the written and sealed compacted view `view` in place of `before`, the previous view (None without one),
+        whose ledger is deleted. Durable on return. Raises StoreError, and LedgerFenced if the managed ledger was closed
+        or its compacted view was deleted meanwhile.
         """
         async with self._changing:
             if (
@@ -608,7 +616,9 @@ class ManagedLedger(AppendListener):
                 or self.document.compacted is not before
                 or view.ledger not in self.document.unfinished_ledger_ids
             ):
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
+                raise LedgerFenced(
+                    f"managed ledger {self.name} was closed, or its compacted view was deleted, during the compaction"
+                )
             self.document.unfinished_ledger_ids.remove(view.ledger)
             try:
                 await self._store_compacted(view)
@@ -654,8 +664,8 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position for a cursor that shall begin to read at `position`, even if the first entry
-        from there on is only in the compacted view.
+        """Return the mark-delete position with which a cursor begins to read at `position`. The entry at `position` may
+        exist only in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:

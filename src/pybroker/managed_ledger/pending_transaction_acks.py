@@ -216,7 +216,7 @@ class PendingTransactionAcks:
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
         """Return the open transaction that has acknowledged the entry, or one of the messages in the bit set `bits` of
-        a batch; None without one. For many messages use `holders_of`.
+        a batch; None if there is none. For many messages use `holders_of`.
         """
         up_to = self.up_to
         if up_to is not None and position <= up_to:
@@ -500,11 +500,15 @@ class PendingTransactionAcks:
         for hold in self.open.values():
             for ledger_id, bitmap in hold.entries.items():
                 assert bitmap, "an empty bitmap is kept"
-                assert not bitmap & entries.get(ledger_id, BitMap()), "an entry is held by two"
+                assert not bitmap & entries.get(ledger_id, BitMap()), (
+                    "two transactions have acknowledged the same entry"
+                )
                 entries[ledger_id] = entries.get(ledger_id, BitMap()) | bitmap
             for position, (bits, _) in hold.parts.items():
                 by_entry = parts.setdefault(position.ledger_id, {})
-                assert not by_entry.get(position.entry_id, 0) & bits, "a message is held by two"
+                assert not by_entry.get(position.entry_id, 0) & bits, (
+                    "two transactions have acknowledged the same message"
+                )
                 by_entry[position.entry_id] = by_entry.get(position.entry_id, 0) | bits
         assert entries == self._entries
         assert parts == self._parts

@@ -62,7 +62,7 @@ class StoredInfo:
         record.save_with(self.save)
 
     def take(self, info: ManagedLedgerInfo) -> None:
-        """Copy all properties of a stored info, except its list of ledgers."""
+        """Copy all fields of a stored info, except its list of ledgers."""
         self.created_ms = info.created
         self.properties = info.properties
         self.last_index = info.last_index
@@ -172,7 +172,9 @@ class StoredInfo:
     def _cursor(self, name: str, cursor_id: str) -> CursorInfo:
         info = self.cursors.get(name)
         if info is None or info.id != cursor_id:
-            raise StoreError(f"the cursor {name} of {self.path} cannot be changed, because it was deleted")
+            raise StoreError(
+                f"the cursor {name} of managed ledger {self.path} cannot be changed, because the cursor was deleted"
+            )
         return info
 
 

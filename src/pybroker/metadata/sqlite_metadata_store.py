@@ -468,8 +468,8 @@ def value_before_conversion(path: Path, key: str) -> bytes | None:
     """Read the value at `key` from a database file of any layout, without changing the file. No store may have the file
     open.
 
-    Return None if the file or the value does not exist, and if the file is damaged: `open` then refuses the file.
-    Blocks. Raises StoreError for a layout of a newer version.
+    Return None if the file or the value does not exist, and if the file is damaged: `open` then refuses the file. This
+    function blocks. Raises StoreError for a layout of a newer version.
     """
     if not path.exists():
         return None
@@ -507,8 +507,8 @@ def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) ->
     if totals.commits < answered:
         raise StoreError(
             f"the database contains only {totals.commits} of {answered} confirmed transactions: its write-ahead log (the file "
-            "with the suffix -wal) is damaged or missing, or the database is an older copy. Restore both files of the same "
-            f"moment. To continue without the lost changes, remove {mark_path}"
+            "with the suffix -wal) is damaged or missing, or the database is an older copy. Restore both files from the "
+            f"same backup. To continue without the lost changes, remove {mark_path}"
         )
 
 

@@ -450,7 +450,9 @@ class Repair:
                 which = span(ledger_id, 0, count) if count else f"ledger {ledger_id}"
                 plan.lost.append(f"no topic, {which}: their topic is unknown")
             if self._is_damaged:
-                plan.lost.append(f"no topic, perhaps positions from {ledger_id}:{count} on, if no file contains these entries")
+                plan.lost.append(
+                    f"no topic, perhaps positions from {ledger_id}:{count} on, if no file contains these entries"
+                )
 
     # Application of the plan
 

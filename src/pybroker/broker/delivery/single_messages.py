@@ -93,7 +93,7 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None or holder is None:
         raise AdminError(
             409,
-            f"Message {position} cannot be redelivered, because it is not delivered to a consumer: the broker "
+            f"Message {position} cannot be redelivered, because no consumer has it at present: the broker "
             "delivers it in the usual order",
         )
     require_unheld(subscription, position, -1)
@@ -179,8 +179,8 @@ def require_unacknowledged(subscription: Subscription, position: Position) -> No
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Check that no open transaction has acknowledged any of the messages of the entry at `position` that the bitmap
-    `bits` selects by batch index (-1: all). Raises TransactionConflict.
+    """Check that no open transaction has acknowledged any of the selected messages of the entry at `position`. `bits`:
+    bitmap of the batch indexes of the selected messages; -1 for all messages. Raises TransactionConflict.
     """
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None

@@ -56,7 +56,7 @@ class HeldBack:
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
         """Return the blocked entries of hashes whose new or previous consumer is one of `consumers`.
 
-        Entries that wait because their consumer has no permits are included for all consumers.
+        Entries that wait because their consumer cannot receive messages now are included, whichever consumer it is.
         """
         found = HeldBack()
         found.for_consumers = self.for_consumers
@@ -218,7 +218,7 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
     return Finding(
         Code.NEWCOMER_WAITS,
         f"Consumer {first.name} joined when the subscription had read up to {position}. It receives no later messages"
-        f" until all earlier ones are acknowledged; the first unacknowledged entry is {unacked}.",
+        f" until all earlier messages are acknowledged; the first unacknowledged entry is {unacked}.",
         since_ms=consumer_of(first).connected_since_ms,
         evidence={
             "consumers": [

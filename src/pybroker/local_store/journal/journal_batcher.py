@@ -100,9 +100,9 @@ class _State(Enum):
 
     COLLECTING = "items"
     TAKING_FILE = "the next file"
-    WRITING = "the write of the batch"
-    MAKING_ROOM = "the release of reserved disk space"
-    ERASING = "the removal of a refused batch from the file"
+    WRITING = "the batch to be written"
+    MAKING_ROOM = "the release of reserved space"
+    ERASING = "the data of a refused batch to be erased"
 
 
 class JournalBatcher:

@@ -41,8 +41,8 @@ class InfoRecord(ABC):
         """Delete the stored info. Raises StoreError, and BadVersionError if another owner has changed the info."""
 
     def save_with(self, save: SaveInfo) -> None:  # noqa: B027  (a record in one value has no other users)
-        """Set `save`, the function with which the owner stores its current info. Other code that keeps a part of this
-        record calls `save` after a change of this part.
+        """Set `save`, a function that stores the present info of the owner in this record. A cursor store that keeps
+        cursors in the record calls `save` when it has changed them.
         """
 
 
@@ -76,4 +76,6 @@ class InfoRecords(ABC):
 
 
 def fenced(path: str) -> LedgerFenced:
-    return LedgerFenced(f"{path} was changed by another broker, which owns the topic now; look it up again")
+    return LedgerFenced(
+        f"the document {path} was changed by another broker, which owns the topic now; look the topic up again"
+    )

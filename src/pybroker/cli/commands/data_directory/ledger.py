@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_store_options(dump)
     dump.set_defaults(run=_dump)
     listing = commands.add_parser("list", help="list the ledgers on BookKeeper")
-    _add_topic_option(listing, "the ledgers of this topic with their use, and the cursors of this topic")
+    _add_topic_option(listing, "only the ledgers of this topic, with their use, and its cursors")
     listing.add_argument("--state", choices=_STATES, help="only ledgers in this state")
     listing.add_argument(
         "--property",
@@ -90,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     listing.set_defaults(run=_list)
     orphans = commands.add_parser(
         "orphans",
-        help="list the ledgers of a cluster on BookKeeper to which no topic and no cursor refers; deletes nothing",
+        help="list the ledgers of a cluster on BookKeeper that belong to no topic and no cursor; deletes nothing",
     )
     orphans.add_argument(
         "--cluster", metavar="NAME", help="the cluster whose brokers created the ledgers (clusterName)"
@@ -100,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_ORPHAN_AGE_HOURS,
         metavar="HOURS",
-        help=f"younger ledgers are kept, because a topic may refer to them soon (default: {_ORPHAN_AGE_HOURS:g})",
+        help=f"minimum age, because a broker may still add younger ledgers to a topic (default: {_ORPHAN_AGE_HOURS:g})",
     )
     _add_store_options(orphans)
     orphans.set_defaults(run=_orphans)
