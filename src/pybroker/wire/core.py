@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 PURE_PYTHON_VARIABLE = "PYBROKER_PURE_PYTHON"
-_INTERFACE_VERSION = 1
+_INTERFACE_VERSION = 2
 """Changes with the arguments and results of `_core`, so that a module of an older checkout is not used."""
 
 
@@ -20,7 +20,7 @@ class FrameScanner(Protocol):
     """The scanner of received frames. Each function returns None unless the frame at `pos` is complete and usual."""
 
     def scan_sends(
-        self, data: bytes, pos: int, max_frame_bytes: int, max_batch_messages: int, /
+        self, data: bytes | memoryview, pos: int, max_frame_bytes: int, max_batch_messages: int, /
     ) -> tuple[int, int, int, list[int], list[int], list[int], list[bytes]] | None:
         """Scan consecutive usual SENDs of one producer, and verify their checksums.
 

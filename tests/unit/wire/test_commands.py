@@ -26,6 +26,7 @@ from pybroker.wire.commands import (
     MAX_SMALL_COMMANDS,
     MAX_UNAUTHENTICATED_FRAME_BYTES,
     OWN_BUFFER_BYTES,
+    SHARED_BUFFER_BYTES,
     PIECE_BYTES,
     UNAUTHENTICATED_PIECE_BYTES,
     Decoder,
@@ -319,8 +320,10 @@ def test_held_data_is_decoded_by_the_next_feed() -> None:
     data = frame_of(60) + frame_of(70)
     decoder = connected_decoder()
     assert decoder.feed(data[:5]) == []
-    decoder.hold(data[5:80])
-    decoder.hold(data[80:])
+    shared = memoryview(bytearray(SHARED_BUFFER_BYTES))
+    for part in (data[5:80], data[80:]):
+        decoder.buffer(shared)[: len(part)] = part
+        decoder.hold(shared, len(part))
     assert decoder.has_more
     assert decoder.held_bytes == len(data)
     assert flattened(decoder.feed(b"")) == expected(data)

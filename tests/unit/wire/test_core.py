@@ -288,7 +288,8 @@ def test_selected_columns_return_one_value_per_entry() -> None:
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        ("scan_sends", (bytearray(20), 0, 1, 1)),
+        ("scan_sends", ("", 0, 1, 1)),
+        ("scan_acks", (bytearray(20), 0, 1, 1)),
         ("scan_sends", (b"", 0, 1)),
         ("scan_sends", (b"", 0.0, 1, 1)),
         ("scan_flow", ("", 0, 1)),
