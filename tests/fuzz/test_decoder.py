@@ -234,7 +234,10 @@ def found_by_reading(decoder_type: type[Decoder]) -> None:
         search()
 
 
-@pytest.mark.parametrize("decoder_type", [DropsAByteBetweenReads, ForgetsWhatWasKept, CopiesNoRestIntoTheSharedBuffer, FillsItsOwnBufferTooFar])
+@pytest.mark.parametrize(
+    "decoder_type",
+    [DropsAByteBetweenReads, ForgetsWhatWasKept, CopiesNoRestIntoTheSharedBuffer, FillsItsOwnBufferTooFar],
+)
 def test_a_planted_bug_in_chunking_is_found(decoder_type: type[Decoder]) -> None:
     found_by_reading(decoder_type)
 

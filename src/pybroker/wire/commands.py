@@ -50,6 +50,7 @@ LARGE_RECEIVE_BYTES = 512 * 1024
 batches are then processed together. A byte of a large message costs less time than a byte of a small one.
 """
 LARGE_MESSAGE_BYTES = 16 * 1024
+"""A frame of this size and more is large for RECEIVE_BYTES."""
 MAX_SHARED_FRAME_BYTES = 256 * 1024
 """Maximum incomplete frame that is completed in the shared receive buffer."""
 SHARED_BUFFER_BYTES = MAX_SHARED_FRAME_BYTES + LARGE_RECEIVE_BYTES
@@ -152,8 +153,7 @@ class Decoder:
         This is a part of `shared`, with the incomplete frame of the last read copied in front of it, or `own_buffer`.
         `shared` has SHARED_BUFFER_BYTES, and must not be used for another connection between both calls.
         """
-        own = self.own_buffer()
-        if own is not None:
+        if self.missing_bytes and (own := self.own_buffer()) is not None:
             return own
         kept_bytes = len(self._rest)
         if not 0 < kept_bytes <= MAX_SHARED_FRAME_BYTES:
@@ -170,31 +170,32 @@ class Decoder:
             return self.own_buffer_filled(size_bytes)
         rest, self._rest = self._rest, b""
         kept_bytes = len(rest)
-        if kept_bytes > MAX_SHARED_FRAME_BYTES:  # Whole frames: the connection had paused reading, but data was under way.
+        if kept_bytes > MAX_SHARED_FRAME_BYTES:
+            # Whole frames: the connection had paused reading, but data was under way.
             return self._decode(rest + shared[:size_bytes], size_bytes, [])
         end = kept_bytes + size_bytes
         data = shared[:end]
-        scanner = self._scanner
-        if scanner is None:
-            return self._decode(bytes(data), size_bytes, [])
         events: list[Event] = []
         pos = 0
-        while pos < end:
-            scanned = scanner.scan_sends(data, pos, self._max_frame_bytes, self._max_batch_messages)
-            if scanned is None:
-                break
-            run = SendRun(scanned[1])
-            frames_bytes, _, run.size_bytes, *lists = scanned
-            run.sequence_ids, run.highest_sequence_ids, run.message_counts, run.payloads = lists
-            pos += frames_bytes
-            events.append(run)
-        if events:
-            is_large = run.size_bytes >= LARGE_MESSAGE_BYTES * len(run.payloads)
+        if self._scanner is not None:
+            scan_sends = self._scanner.scan_sends
+            while pos < end:
+                scanned = scan_sends(data, pos, self._max_frame_bytes, self._max_batch_messages)
+                if scanned is None:
+                    break
+                run = SendRun(scanned[1])
+                frames_bytes, _, run.size_bytes, *lists = scanned
+                run.sequence_ids, run.highest_sequence_ids, run.message_counts, run.payloads = lists
+                pos += frames_bytes
+                events.append(run)
+        if pos < end:
+            self._decode(bytes(data[pos:]), size_bytes, events)
+        else:
+            self.has_more = self.holds_large_frame = False
+        if events and isinstance(first := events[0], SendRun):
+            is_large = first.size_bytes >= LARGE_MESSAGE_BYTES * len(first.payloads)
             self._receive_bytes = LARGE_RECEIVE_BYTES if is_large else RECEIVE_BYTES
-            if pos == end:
-                self.has_more = self.holds_large_frame = False
-                return events
-        return self._decode(bytes(data[pos:]), size_bytes, events)
+        return events
 
     def own_buffer(self) -> memoryview | None:
         if not self.missing_bytes:
