@@ -399,6 +399,10 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         owner = self.owners.selector.owner
         draining = self.draining or None
         held_back = self._held_back
+        if draining is None and not (held_back or waiting or self._kept.by_hash or self._limits or run.chunks):
+            usual = self._all_to_owners(sticky_hashes, unacked_counts)
+            if usual is not None:
+                return usual, []
         chosen: dict[ConsumerState, list[int]] = {}
         budgets: dict[ConsumerState, int] = {}
         kept: list[int] = []
@@ -438,6 +442,24 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             kept.append(index)
             held_back.add(sticky_hash)
         return {consumer: indexes for consumer, indexes in chosen.items() if indexes}, kept
+
+    def _all_to_owners(
+        self, sticky_hashes: list[int], unacked_counts: list[int]
+    ) -> dict[ConsumerState, list[int]] | None:
+        """Return the indexes of the entries by the owner of their hashes; None if an owner cannot take all its entries."""
+        chosen: dict[ConsumerState, list[int]] = {consumer: [] for consumer in self.consumers}
+        for index, consumer in enumerate(map(self.owners.selector.owner, sticky_hashes)):
+            if consumer is None:
+                return None
+            chosen[consumer].append(index)
+        if self.blocked or 0 < self._max_unacked_messages <= self.unacked_messages + sum(unacked_counts):
+            return None
+        for consumer, indexes in chosen.items():
+            if indexes:
+                message_count = sum([unacked_counts[index] for index in indexes])
+                if not consumer.can_take() or message_count > self._message_budget(consumer):
+                    return None
+        return {consumer: indexes for consumer, indexes in chosen.items() if indexes}
 
     def _next_replay(self, able: list[ConsumerState]) -> list[Position]:
         """Return the first ready entries, ascending. Each call starts with a different consumer."""
