@@ -119,8 +119,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors found during construction.
 
-    `disk` is the file system of the ledger store. `read_again` reads the configuration at SIGHUP, and raises
-    ConfigError.
+    `ready_file` is created when the broker is ready. `warnings` of the configuration are logged. `disk` is the file
+    system of the ledger store. `read_again` reads the configuration at SIGHUP, and raises ConfigError.
     """
     logs.configure(config.log_level, log_format=config.log_format)
     for warning in warnings:
@@ -211,7 +211,7 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 class BrokerHost(Protocol):
-    """Program that contains a broker, and handles the broker's requests to it."""
+    """The program in which a broker runs: the broker calls it to stop, to create connections, and on a failed disk."""
 
     def request_stop(self) -> None: ...
 
@@ -297,8 +297,8 @@ class Broker:
         return self._kind is LedgerStoreKind.LOCAL or self.config.metadata_store == "sqlite"
 
     async def start(self) -> None:
-        """Open the stores, recover, bind the ports, and serve. Raises StartError and its causes, after closing
-        everything.
+        """Open the stores, recover, bind the ports, and serve. Raises StartError, ConfigError, StoreError,
+        DataDirectoryInUse or ForeignDirectory, after closing everything.
         """
         try:
             await self._start()

@@ -176,7 +176,9 @@ class CertificateRefresher:
             self.refresh()
 
     def refresh(self) -> bool:
-        """Load the current files. Return whether they had changed."""
+        """Load the files if they have changed. Return True if the new files are in use now; invalid files are logged,
+        and loaded again at the next call.
+        """
         present = self._marks()
         changed = changed_files(self._seen, present)
         if not changed:

@@ -136,7 +136,9 @@ def decode_ledger_lines(data: bytes) -> dict[int, CopiedLedger]:
 
 
 class CopyTask(msgspec.Struct, frozen=True):
-    """Bytes to copy from a segment file: from `offset` to `length`. `crc` covers the bytes before `offset`."""
+    """Bytes to copy from a segment file: from `offset` to `length`, both counted from the start of the file. `crc`
+    covers the bytes before `offset`, which the backup already contains.
+    """
 
     ledger: int
     offset: int
@@ -147,10 +149,11 @@ class CopyTask(msgspec.Struct, frozen=True):
 def plan_copies(
     file_sizes: Mapping[int, int], end_offsets: Mapping[int, int], copied: Mapping[int, CopiedLedger]
 ) -> tuple[list[CopyTask], list[CopiedLedger]]:
-    """Return the copies of segment files that a backup needs, and the files that it already contains.
+    """Return the copies of segment files that a backup needs, and the files that it already contains completely.
 
     `file_sizes`: sizes of the segment files in the snapshot. `end_offsets`: valid lengths of unsealed ledgers, from the
-    snapshot's `checkpoint.db`. Raises BackupError if the backup contains more bytes of a ledger than the snapshot.
+    snapshot's `checkpoint.db`. `copied`: the files in the backup. All three are by ledger id. Raises BackupError if the
+    snapshot is damaged, or the backup contains more bytes of a ledger than the snapshot.
     """
     tasks, unchanged = [], []
     for ledger_id, size in sorted(file_sizes.items()):
@@ -177,8 +180,8 @@ def plan_copies(
 
 
 def ledgers_without_file(file_sizes: Mapping[int, int], end_offsets: Mapping[int, int]) -> list[int]:
-    """Return the ledgers in `checkpoint.db` of the snapshot that have no segment file, because they were deleted before
-    the hard links were created. The caller removes their rows.
+    """Return the ledgers in `checkpoint.db` of the snapshot that have no segment file, because the broker deleted them
+    before it created the snapshot's hard links. The caller removes their rows from `checkpoint.db`.
     """
     return [ledger_id for ledger_id, end in end_offsets.items() if end and ledger_id not in file_sizes]
 

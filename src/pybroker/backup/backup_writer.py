@@ -83,7 +83,7 @@ class BackupResult:
 def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: Progress) -> BackupResult:
     """Add a restore point to the backup directory `target`, which is created if it does not exist.
 
-    Raises BackupError if `target` is not a backup directory, contains the backup of another lineage, or is in use;
+    Raises BackupError if `target` is in use, is not a backup directory, or has another `lineage` (data history);
     OSError, for example if the disk is full.
     """
     try:
@@ -95,7 +95,7 @@ def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: 
 
 def delete_restore_points(target: Path, keep: int) -> list[str]:
     """Delete all restore points but the newest `keep`, and the segment files that only they need. Return the names of
-    the deleted restore points.
+    the deleted restore points. Raises BackupError and OSError.
     """
     assert keep > 0, "the last restore point is not deleted"
     head = read_head(target)
@@ -261,9 +261,10 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
 
 
 def stopped_source(data: Path, created_ms: int, new_lineage: str, snapshot_id: str) -> BackupSource:
-    """Return the source of a backup of a stopped broker, whose data directory the caller has locked. `created_ms`:
-    milliseconds since 1970.
+    """Return the source of a backup of a stopped broker, whose data directory the caller has locked.
 
+    `created_ms`: milliseconds since 1970. `new_lineage`: the id of the data history, if the directory has none.
+    `snapshot_id` becomes part of the restore point's name.
     Raises BackupError if the broker was not stopped cleanly, because its journal would contain data that the backup
     lacks.
     """

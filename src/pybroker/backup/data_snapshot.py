@@ -79,7 +79,7 @@ class DataSnapshots:
         self.current: DataSnapshot | None = None
 
     async def create(self) -> DataSnapshot:
-        """Take a data snapshot. Raises SnapshotInUse if one exists; StoreError on failure, after removing the files."""
+        """Create a data snapshot. Raises SnapshotInUse if one exists, StoreError if its files cannot be created."""
         if self._creating.locked() or self.current is not None:
             raise SnapshotInUse(self._in_use_text())
         async with self._creating:

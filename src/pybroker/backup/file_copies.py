@@ -61,11 +61,11 @@ class FileCopier:
         self._progress = progress
 
     def copy(self, source: Path, target: Path, offset: int, length: int, crc: int) -> int:
-        """Copy the bytes from `offset` to `length` of a file to the same offset in `target`, which is truncated at
-        `length`. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of all `length` bytes, as read back
-        from the target.
+        """Copy the bytes of `source` from offset `offset` to offset `length` to the same offset in `target`, which is
+        truncated at `length`. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of all `length` bytes
+        as they were read from the source; the caller compares it with the `checksum` of the target.
 
-        Raises OSError, and BackupError if the source is too short or the target returns other bytes than were written.
+        Raises OSError, and BackupError if the source is too short.
         """
         written_crc = crc
         with open(target, "r+b" if target.exists() else "w+b", opener=private, buffering=0) as to:

@@ -34,7 +34,7 @@ _CHECKS_PER_TIMEOUT = 4
 
 
 class AddListener(Protocol):
-    """A writer, which is notified of the responses to its adds."""
+    """A writer, which is notified of the responses to its requests to store entries."""
 
     def add_answered(self, entry_id: int, index: int, bookie_id: str, code: int) -> bool:
         """Handle a bookie's response to the request to store an entry: `code` is the result of the bookie at `index` of
@@ -117,8 +117,8 @@ class BookieConnection(asyncio.Protocol):
             self.close(f"cannot connect to {address.host}:{address.port}: {error}")
 
     def add(self, listener: AddListener, index: int, ledger_id: int, entry_id: int, frame: bytes) -> None:
-        """Send the request `frame`, which stores an entry. The listener receives the response with `index`, later and
-        never inside of this call.
+        """Send the request `frame`, which stores an entry. `index`: of the bookie in the ensemble, for the listener.
+        The listener receives the response always after this call has returned.
         """
         request = _Add(listener, index, ledger_id, entry_id, frame, self._tick)
         self.unanswered_bytes += len(frame)
@@ -136,15 +136,15 @@ class BookieConnection(asyncio.Protocol):
     def read(
         self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
     ) -> asyncio.Future[ReadResult]:
-        """Request an entry. The future has the response, also for a failure, and never raises."""
+        """Request an entry. The future never raises: each failure is a result code, such as `UNREACHABLE`."""
         frame = read_request(ledger_id, entry_id, flags, master_key)
         return self._begin_read((READ, ledger_id, entry_id), frame)
 
     def batch_read(
         self, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int
     ) -> asyncio.Future[ReadResult]:
-        """Request consecutive entries, as many as the bookie has and the limits allow. The future has the response,
-        also for a failure, and never raises.
+        """Request consecutive entries, as many as the bookie has and the limits allow. The future never raises: each
+        failure is a result code, such as `UNREACHABLE`.
         """
         self._last_request_id += 1
         frame = batch_read_request(ledger_id, first_entry_id, self._last_request_id, max_count, max_bytes)

@@ -65,7 +65,9 @@ class AppendListener(Protocol):
     def append_completed(
         self, first_entry_id: int, contexts: list[object], outcome: AppendOutcome, error: BookKeeperError | None
     ) -> None:
-        """Handle the result of consecutive entries. Called on the event loop, never inside of `append`."""
+        """Handle the common result of consecutive entries, one for each of `contexts`. `error`: why they are not
+        certainly stored; None if they are stored. Called on the event loop, never inside of `append`.
+        """
 
 
 class EnsembleRecorder(ABC):
@@ -163,12 +165,12 @@ class LedgerWriter:
 
     @property
     def error(self) -> BookKeeperError | None:
-        """Why the writer accepts no more entries; None if it does."""
+        """The error because of which the writer accepts no more entries; None if the writer has not ended."""
         return self._error
 
     def refusal(self) -> str | None:
-        """Return the reason why `append` refuses entries now: a limit of the writer that is reached. None if entries
-        are accepted.
+        """Return the reason why `append` refuses entries now: a limit of the writer that is reached. None if no limit
+        is reached.
         """
         state, options = self._state, self._options
         if len(state.pending) >= options.max_pending_entries or state.pending_bytes >= options.max_pending_bytes:
@@ -179,8 +181,9 @@ class LedgerWriter:
         return None
 
     def append(self, payload: bytes, context: object = None) -> int:
-        """Send an entry and return its id; the listener receives the result with `context`. Raises TooManyPending,
-        EntryTooLarge, LedgerClosed, LedgerFenced, or the error that ended the writer; the entry is then not sent.
+        """Send an entry and return its id. The listener receives the result together with `context`. Raises
+        TooManyPending, EntryTooLarge, LedgerClosed, LedgerFenced, or the error that ended the writer; the entry is then
+        not sent.
         """
         if self._error is not None:
             raise self._error

@@ -18,7 +18,9 @@ class NotAMessage(ValueError):
 
 
 def id_text(message_id: MessageId) -> str:
-    """Return the id in the format of `ack`: `L:E`, `L:E:I` in a batch, `L:E:P:I` in a partition."""
+    """Return the id as `pybroker ack` accepts it: `LEDGER:ENTRY`, `LEDGER:ENTRY:INDEX` in a batch,
+    `LEDGER:ENTRY:PARTITION:INDEX` in a partition.
+    """
     text = f"{message_id.ledger_id}:{message_id.entry_id}"
     if message_id.partition >= 0:
         return f"{text}:{message_id.partition}:{message_id.batch_index}"

@@ -21,7 +21,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None
     """Return the lines of a table with aligned columns.
 
     If lines exceed `width`, empty columns are removed, then the widest text columns are cut. If that is not enough,
-    return `records` instead.
+    each cell gets a line with its title (see `records`).
     """
     titles = [printable(title) for title in head]
     texts = [titles, *([cell_text(cell) for cell in row] for row in rows)]
@@ -108,7 +108,7 @@ def value_text(value: bytes | None) -> str:
 
 
 def rate(value: float) -> str:
-    """Format a number per second with its significant digits."""
+    """Format a number per second: without decimals from 100, with one from 1, with two below 1."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"

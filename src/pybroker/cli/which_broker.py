@@ -129,7 +129,9 @@ def broker_of(
     environment: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Where:
-    """Return the broker and credentials of the command line. `settings` are a settings file's values by profile key."""
+    """Return the broker and credentials that the command line selects. `settings`: the values of a pipeline's settings
+    file, by profile key. Raises WrongUsage.
+    """
     environment = os.environ if environment is None else environment
     if options.timeout <= 0:
         raise WrongUsage("--timeout must be more than 0 seconds")

@@ -147,8 +147,8 @@ class Client(Closing):
         return await self.retried(ask)
 
     async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """Run `attempt`, and repeat it after errors for which `may_pass` is true, until the operation timeout has
-        passed.
+        """Run `attempt` and return its result. Repeat it after errors for which `may_pass` is true. Raise the last
+        error when the operation timeout has passed.
         """
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self.access.operation_timeout_s

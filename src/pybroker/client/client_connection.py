@@ -96,8 +96,8 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: Address, access: Access, *, behind_proxy: Address | None = None) -> Connection:
-        """Open a connection and complete the handshake. With `behind_proxy`, `address` is a proxy that connects to this
-        broker. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused.
+        """Open a connection and complete the handshake. `behind_proxy`: `address` is a proxy, which is asked to forward
+        the connection to this broker. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused.
         """
         loop = asyncio.get_running_loop()
         context = await asyncio.to_thread(tls_context, access) if address.is_tls else None
@@ -218,8 +218,8 @@ class Connection(asyncio.Protocol):
         return answer
 
     def detach_producer(self, producer_id: int) -> None:
-        """Stop deliveries to the producer, and send CLOSE_PRODUCER without waiting for a response. For a producer that
-        the broker may have attached after the request timed out.
+        """Stop deliveries to the producer, and send CLOSE_PRODUCER without waiting for a response. Also for a producer
+        whose PRODUCER request failed or timed out, because the broker may have created the producer.
         """
         if self.producers.pop(producer_id, None) is not None:
             close = pb.CommandCloseProducer(producer_id=producer_id, request_id=next(self._request_ids))

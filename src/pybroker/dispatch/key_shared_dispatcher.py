@@ -181,8 +181,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove the consumer. Its unacknowledged entries go to the new owners of its hashes; the other consumers keep
-        theirs. When the last consumer leaves, only the redelivery counts are kept.
+        """Remove the consumer. Its unacknowledged entries go to the new owners of its hashes; the unacknowledged
+        entries of other consumers stay with these consumers. When the last consumer leaves, only the redelivery counts
+        are kept.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)

@@ -251,8 +251,8 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 
 
 def moved(entry: bytes, added_ms: int) -> bytes:
-    """Return `entry` with the client's times moved by `added_ms` milliseconds. An invalid entry is returned unchanged;
-    the broker rejects it later.
+    """Return `entry` with its publish time and delivery time, which the client has set, moved by `added_ms`
+    milliseconds. An invalid entry is returned unchanged; the broker rejects it later.
     """
     try:
         metadata, payload = split_entry(entry)

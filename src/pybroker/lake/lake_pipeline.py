@@ -76,7 +76,7 @@ class Planner(ABC):
         """
 
     def renames(self) -> dict[str, str]:
-        """The old name of each renamed column, according to the last call of `reading`."""
+        """The old names of renamed columns, by new name, according to the last call of `reading`."""
         return {}
 
 

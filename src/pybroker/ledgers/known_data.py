@@ -34,8 +34,8 @@ class CopiedDirectory(StoreError):
 
 
 class StoreMark(msgspec.Struct, frozen=True):
-    """The progress of the local store when metadata was written. Each number only rises, so an older mark is also
-    correct, with lower values.
+    """The progress of the local store when metadata was written. Each number only rises, so an older mark states less,
+    but nothing wrong.
     """
 
     version: int = STORE_MARK_VERSION

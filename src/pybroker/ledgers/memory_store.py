@@ -39,8 +39,8 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
         self._waiting: list[tuple[AppendRun, StoreError | None]] = []
 
     def copied(self) -> Self:
-        """Return a store with a copy of the contents, as a process finds them after a crash. It includes unconfirmed
-        appends.
+        """Return a store with a copy of the contents, as a process finds them after a crash. The copy includes
+        unconfirmed appends.
         """
         copy = type(self)(self._publish_time_of)
         copy._ledgers = {ledger_id: ledger.copied() for ledger_id, ledger in self._ledgers.items()}  # noqa: SLF001

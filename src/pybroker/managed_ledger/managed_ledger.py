@@ -149,7 +149,9 @@ class ManagedLedger(AppendListener):
 
     @property
     def last_confirmed(self) -> Position:
-        """The position of the last entry that readers may see; the position before the first entry if there is none."""
+        """The position of the last durable entry, even if open transactions hide it; the position before the first
+        entry if there is none.
+        """
         return self.ledgers.last_position
 
     @property
@@ -182,11 +184,11 @@ class ManagedLedger(AppendListener):
         return self._resources.publish_time_of(run.payloads[0])
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
-        """Return the position of the first entry that was published at that time (milliseconds since 1970) or later;
-        the position after the last entry if there is none. Raises StoreError.
+        """Return the position of the first entry that was published at `publish_time_ms` (milliseconds since 1970) or
+        later; the position after the last entry if there is none. Raises StoreError.
 
-        If publish times do not increase, the result is one of the entries with that time or a later one that follow an
-        entry with an earlier time.
+        If publish times do not increase from entry to entry, several entries may have this time or a later one and
+        follow an entry with an earlier time. The result is one of them.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
@@ -203,9 +205,9 @@ class ManagedLedger(AppendListener):
         context: object,
         now_ms: float | None = None,
     ) -> None:
-        """Append entries. The listener is notified, with `context`, when they are durable. `now_ms`: the monotonic
-        clock, if the caller has read it. Raises LedgerTerminated, StorageFull, and LedgerFenced when closed or after a
-        failed write.
+        """Append entries. The listener is notified, with `context`, when they are durable. `now_ms`: the time of the
+        monotonic clock, if the caller has already read it. Raises LedgerTerminated, StorageFull, and LedgerFenced when
+        closed or after a failed write.
         """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
@@ -579,9 +581,9 @@ class ManagedLedger(AppendListener):
     # --- the compacted view ------------------------------------------------------------------------------------------
 
     async def begin_compacted(self, drops: int, up_to: Position | None = None) -> int:
-        """Create the ledger for a new compacted view of the entries up to `up_to`. Return its id. Raises StoreError,
-        and LedgerFenced if `compacted_drops` differs from `drops`: the managed ledger was closed, or its compacted view
-        was deleted, since the caller read that value.
+        """Create the ledger for a new compacted view of the entries up to `up_to`. Return its id. `drops`: the value of
+        `compacted_drops` when the compaction began. Raises StoreError, and LedgerFenced if the managed ledger was
+        closed or its compacted view was deleted since then.
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
@@ -597,7 +599,8 @@ class ManagedLedger(AppendListener):
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
         """Put the written and sealed compacted view `view` in place of `before`, whose ledger is deleted. Durable on
-        return. Raises StoreError.
+        return. Raises StoreError, and LedgerFenced if the managed ledger was closed or its compacted view was deleted
+        meanwhile.
         """
         async with self._changing:
             if (
@@ -651,8 +654,8 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position for a cursor that shall read from `position` on, including entries of the
-        compacted view.
+        """Return the mark-delete position for a cursor that shall begin to read at `position`, even if the first entry
+        from there on is only in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
@@ -674,8 +677,8 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Read entries from `position` on, about `max_bytes` and at least one. The read may wait for memory; readers
-        with the same `group` share one place in this queue. Raises StoreError.
+        """Read entries from `position` on: at least one, at most `max_entries`, and about `max_bytes`. The read may
+        wait for memory; readers with the same `group` share one slot in the queue for memory. Raises StoreError.
         """
         memory = self.memory
         # A read returns at least one entry, of any size.
@@ -725,8 +728,9 @@ class ManagedLedger(AppendListener):
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Refuse appends, and write the unwritten changes of cursors. A StoreError leaves the managed ledger closed
-        too. A fenced managed ledger seals no ledger and writes no metadata.
+        """Refuse appends, write the unwritten changes of cursors, seal the open ledger, and store the list of ledgers.
+        After another process has taken over the managed ledger, only the changes of cursors are written. Raises
+        StoreError; the managed ledger is then closed too.
         """
         if self.is_closed:
             return

@@ -51,7 +51,7 @@ class OldestUnacked:
 
     def known_ms(self) -> int | None:
         """Return the publish time of the first unacknowledged entry in milliseconds since 1970; None if it is not in
-        memory.
+        memory, or without such an entry.
         """
         position = self.position
         if position is None:
@@ -64,7 +64,9 @@ class OldestUnacked:
         return self._publish_time_ms
 
     def known_age_s(self) -> int:
-        """Return the age of the first unacknowledged entry in seconds; -1 if its publish time is not in memory."""
+        """Return the age of the first unacknowledged entry in seconds; -1 if its publish time is not in memory, or
+        without such an entry.
+        """
         publish_time_ms = self.known_ms()
         return UNKNOWN_AGE_S if publish_time_ms is None else max(0, self._clock.wall_ms() - publish_time_ms) // 1000
 

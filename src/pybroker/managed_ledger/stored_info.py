@@ -99,8 +99,8 @@ class StoredInfo:
         return self.record.version
 
     async def save(self) -> None:
-        """Store the current state. Durable on return. Raises StoreError, and LedgerFenced once another owner has
-        written.
+        """Store the current state. Durable on return. Raises StoreError, and LedgerFenced if another owner has taken
+        over the managed ledger.
         """
         self._asked_saves += 1
         asked = self._asked_saves
@@ -117,7 +117,9 @@ class StoredInfo:
             self._covered_saves = covered
 
     def lose(self, error: LedgerFenced) -> None:
-        """Refuse all further saves with `error`, because another owner has taken over the managed ledger."""
+        """Refuse all further saves, because another owner has taken over the managed ledger. The first call passes
+        `error` to `when_fenced`.
+        """
         if not self.is_fenced:
             self.is_fenced = True
             self.when_fenced(error)

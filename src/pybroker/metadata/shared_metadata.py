@@ -86,7 +86,7 @@ def parse_url(key: str, url: str) -> ServerAddresses | None:
 
 def client_options(config: BrokerConfig) -> ClientOptions:
     """Return the options of the ZooKeeper client from the configuration. Raises ConfigError for files that cannot be
-    read.
+    used and for credentials in a wrong form.
     """
     from pybroker.zookeeper.client import ClientOptions  # noqa: PLC0415
     from pybroker.zookeeper.operations import CREATOR_ACL, OPEN_ACL  # noqa: PLC0415
@@ -217,8 +217,8 @@ async def write_layout(store: MetadataStore) -> None:
 
 
 async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: Iterable[str] = ()) -> None:
-    """Create the objects that every broker needs, if they are missing: its cluster, two tenants, and their namespaces.
-    Retry if other brokers create them at the same time.
+    """Create the objects that every broker needs, like `Resources.bootstrap`. Retry if other brokers create them at the
+    same time.
     """
     for _ in range(BOOTSTRAP_ATTEMPTS - 1):
         try:

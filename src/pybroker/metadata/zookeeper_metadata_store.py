@@ -220,8 +220,8 @@ class ZooKeeperMetadataStore(MetadataStore):
         return found
 
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Return up to `limit` values below `path`. Each call lists the whole tree; `values_at` costs less if the depth
-        is known.
+        """Return up to `limit` values below `path`. Each call lists the whole tree below `path`; `values_at` costs less
+        if the depth is known.
         """
         paths = sorted(
             (each for each in await self._paths_below(path) if each.encode() > after.encode()), key=str.encode
@@ -464,7 +464,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             await self._client.set(path, b"", version)
 
     async def delete_tree(self, path: str) -> int:
-        """Delete the nodes at and below `path`, children first. Repeated if other brokers add children meanwhile."""
+        """Delete the nodes at and below `path`, children first. Repeat this if other brokers add children meanwhile."""
         count = 0
         for _ in range(_RACE_ATTEMPTS):
             paths = [*reversed(await self._paths_below(path)), path]
@@ -599,8 +599,8 @@ class ZooKeeperMetadataStore(MetadataStore):
             raise MetadataUnavailable(f"{path} was not stored, because the session with the metadata store is lost")
 
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
-        """Store a value at a new path with a rising number. The parent becomes a persistent node, because the numbers
-        of a container would begin again after ZooKeeper has deleted it.
+        """Store a value at a new path with a rising number. The parent becomes a persistent node: ZooKeeper deletes an
+        empty container, and the numbers in a new one would begin again.
         """
         mode = CreateMode.EPHEMERAL_SEQUENTIAL if for_session else CreateMode.PERSISTENT_SEQUENTIAL
         session_id = self._client.session_id
@@ -652,7 +652,9 @@ class ZooKeeperMetadataStore(MetadataStore):
     # --- watches -----------------------------------------------------------------------------------------------------
 
     def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
-        """Call `watch` after changes at or below `prefix`. Without `missed`, `watch(prefix)` is called in place of it."""
+        """Call `watch` after changes at or below `prefix`. If `missed` is None, call `watch(prefix)` whenever `missed`
+        would be called.
+        """
 
         def node_changed(event: NodeEvent) -> None:
             _call(watch, event.path, event.path)

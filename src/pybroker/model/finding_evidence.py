@@ -44,7 +44,7 @@ def _name(*names: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def keys_text(item: Mapping[str, Any]) -> str | None:
-    """Return the known keys of a key hash; None if the broker knows no key."""
+    """Return the known keys of the key hash in `item`, an item of the evidence; None if the broker knows no key."""
     texts = [key_text(each) for each in item.get("keys", ())]
     if item.get("moreKeys"):
         texts.append("…")

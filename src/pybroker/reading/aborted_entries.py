@@ -52,8 +52,8 @@ class AbortedEntries:
                 self._known.popitem(last=False)
 
     def marked(self, entries: EntryRange, runs: Iterator[EntryRun]) -> Iterator[EntryRun]:
-        """Yield the runs, with aborted entries and markers flagged in them. Raises DataLoss and ReadingFailed if their
-        state is unknown.
+        """Yield the runs of `entries`, with aborted entries and markers flagged in them. Raises DataLoss or
+        ReadingFailed if it is unknown which entries are aborted.
         """
         hidden = self._among(entries)
         if hidden is None:

@@ -34,7 +34,7 @@ def parsed(topic: str) -> TopicName:
 
 
 def segments_of(name: TopicName) -> str:
-    """Return `tenant/namespace/topic`, quoted for the path of a REST call."""
+    """Return `tenant/namespace/topic`, percent-encoded for the path of a REST call."""
     parts = (name.namespace.tenant, name.namespace.local_name, name.local_name)
     return "/".join(quote(part, safe="") for part in parts)
 

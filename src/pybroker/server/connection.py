@@ -257,7 +257,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
-        """Abort now or in a later iteration; `close` would wait for the client to read queued data."""
+        """Close the connection with `abort`, now or in a later iteration of the event loop. `close` would wait until
+        the client has read the queued data.
+        """
         paced = self.context.paced_setups
         if paced.admit() or self._transport.get_extra_info("sslcontext") is not None:
             self.abort("by the client")  # TLS allows no half-closed connection

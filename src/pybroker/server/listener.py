@@ -24,7 +24,7 @@ CLOSE_GRACE_S = 2.0
 
 
 class Listener:
-    """The bound ports of a broker, owned by the app."""
+    """The bound ports of a broker. The broker process creates and closes it."""
 
     def __init__(self, context: ServerContext, connect: Callable[[ServerContext], Connection] = Connection) -> None:
         self.context = context

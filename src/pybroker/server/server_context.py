@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ServerContext:
-    """The state of one broker's server, owned by the app."""
+    """The state of one broker's server, which all connections share."""
 
     def __init__(self, broker: BrokerService, command_table: Mapping[pb.BaseCommand.Type, Handler[Connection]]) -> None:
         config = broker.runtime.config
@@ -110,11 +110,15 @@ class ServerContext:
         self.unauthenticated.leave(connection)
 
     def check_begins(self, connection: Connection) -> None:
-        """Note that a provider checks credentials of a client: other unauthenticated connections are displaced first."""
+        """Record that an authentication provider checks the credentials of a client. At the limit of unauthenticated
+        connections, connections without such a check are displaced first.
+        """
         self.unauthenticated.settle(connection)
 
     def check_ended(self, connection: Connection) -> None:
-        """Note the end of the check. A client that is still not authenticated has to send its next command in time."""
+        """Record that the check of credentials has ended. If the client is still not authenticated, it must send its
+        next command in time.
+        """
         connection.waits_since_s = self.now_s()
         self.unauthenticated.unsettle(connection)
 
@@ -189,8 +193,8 @@ class ServerContext:
             )
 
     def connection_limit(self, connection: Connection) -> str:
-        """Return the configuration key of the connection limit that `connection` exceeds, or "". Other unauthenticated
-        connections are not counted.
+        """Return the configuration key of the connection limit that `connection` exceeds, or "". Unauthenticated
+        connections other than `connection` are not counted.
         """
         config = self.runtime.config
         own = int(connection in self.unauthenticated)
@@ -204,7 +208,9 @@ class ServerContext:
     # --- bounds ------------------------------------------------------------------------------------------------------
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Pause reading from `connection` until half of all unanswered sends are answered."""
+        """Pause reading from `connection` until the unanswered sends of all connections use at most half of their
+        memory limit.
+        """
         if connection not in self.held_publishers:
             if not self.held_publishers:
                 self.runtime.stats.throttled_since_ms = self.now_s() * 1000

@@ -146,8 +146,8 @@ class SegmentIndex:
         return other
 
     def point_of(self, entry_id: int) -> int:
-        """Return the number of the last index point at or before an entry; -1 if damage hides the entries before the
-        first point.
+        """Return the number of the last index point at or before an entry; -1 if there is none, because damage hides
+        the entries before the first point.
         """
         return bisect_right(self.first_entry_ids, entry_id) - 1
 
@@ -174,7 +174,7 @@ class SegmentIndex:
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
         """Return a range of entry ids [low, high) in which to search an entry by its publish time (milliseconds since
-        1970), for a ledger of `entry_count` entries. `LedgerIndex.publish_time_span` defines it.
+        1970), for a ledger of `entry_count` entries, as defined by `LedgerIndex.publish_time_span`.
         """
         times = self.publish_times
         if not times:
@@ -256,8 +256,8 @@ def block_length(entry_count: int, payload_bytes: int) -> int:
 
 
 def decode_block(data: memoryview, offset: int) -> Block | int:
-    """Decode and check header and columns of the block at `offset`; its payloads may be beyond `data`. If header and
-    columns are beyond `data` too, return their length in bytes. Raises LayoutError.
+    """Decode and check header and columns of the block at `offset`; its payloads may be beyond `data`. If header or
+    columns are truncated, return the number of bytes that are needed from `offset` on. Raises LayoutError.
     """
     if offset + BLOCK_HEADER_BYTES > len(data):
         return BLOCK_HEADER_BYTES

@@ -31,7 +31,7 @@ CursorRecords = Mapping[str, tuple[bytes | None, list[bytes]]]
 
 
 def missing_ledgers(files: DataFiles, state: StoredState, named: Mapping[int, int | None]) -> list[MissingEntries]:
-    """Return the missing entries because of which the broker would not start: of the ledgers in `named` (see
+    """Return the missing entries because of which the broker would not start. It checks the ledgers in `named` (see
     `KnownData`) and in `checkpoint.db`. Call it after the journal was read.
 
     The result is empty if the tables `facts` or `extents` are damaged, because the sealed ledgers are unknown then.
@@ -59,8 +59,8 @@ def finding_of(missing: MissingEntries) -> Finding:
 def places_of_absent(
     listed: Mapping[int, int], present: Collection[int]
 ) -> tuple[dict[int, LedgerExtent], dict[int, list[Piece]]]:
-    """Return empty extents and lost positions for ledgers of topics that have no file. The broker needs an extent for
-    each of them.
+    """Return, by ledger id, an empty extent and the lost positions of each ledger of a topic that has no segment file.
+    The broker needs an extent for every ledger.
 
     `listed` has the entry count of each ledger of a topic, `present` the existing ledgers.
     """

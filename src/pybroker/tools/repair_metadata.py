@@ -72,8 +72,8 @@ def read_metadata(files: DataFiles) -> MetadataRows:
 
 
 def doubts(files: DataFiles) -> list[Finding]:
-    """Return findings that may hide a loss although the broker starts: an unreadable marker file, or a damaged
-    write-ahead log without a marker file.
+    """Return findings about changes that may be lost although the broker starts: an unreadable marker file, or a
+    damaged write-ahead log without a marker file.
     """
     has_mark = files.has(METADATA_MARK)
     found = []
@@ -190,7 +190,7 @@ def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row],
 
 
 def lost_values(count: int | None) -> str:
-    """Describe the loss of `count` values, None for an unknown number, for the report."""
+    """Return a line of the report about `count` lost values; None if their number is unknown."""
     how_many = "perhaps values" if count is None else f"{count} values"
     return f"{METADATA_FILE}: {how_many} with unknown paths, perhaps topics with all of their data"
 

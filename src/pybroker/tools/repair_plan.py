@@ -98,9 +98,7 @@ def span(ledger_id: int, first_id: int, count: int) -> str:
 
 
 def lost_places(topic_of: Mapping[int, str], pieces: Mapping[int, list[Piece]]) -> list[str]:
-    """Return a text for each gap between the entries of a segment and the entries in the journal, with topic and
-    positions.
-    """
+    """Return a text, with topic and positions, for each range of entries in `pieces` that is in no file."""
     return [
         f"{topic_of.get(ledger_id, 'no topic')}, {span(ledger_id, piece.first_entry_id, piece.count)}: in no file"
         for ledger_id, ledger_pieces in sorted(pieces.items())

@@ -67,8 +67,8 @@ class SalvagedTable:
 
     @property
     def is_facts_page_certain(self) -> bool:
-        """Whether the newest version of the table `facts` was found, which has numbers about the whole checkpoint. A
-        damaged write-ahead log may contain a newer version.
+        """Whether the newest version of the table `facts`, which describes the whole checkpoint, was found. A damaged
+        write-ahead log may contain a newer version.
         """
         return not self._pages.has_damaged_log
 

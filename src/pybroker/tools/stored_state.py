@@ -83,8 +83,8 @@ class LiveBatch:
 
 
 class StoredState:
-    """The state; `load_table` and `read_journal` fill it. `report` is called for each finding, `advance` with the
-    number of processed bytes of each file.
+    """The combined state, which `load_table` and then `read_journal` fill. `report` is called for each finding,
+    `advance` with the number of processed bytes of each file.
     """
 
     def __init__(self, files: DataFiles, report: Callable[[Finding], None], advance: Callable[[int], None]) -> None:
@@ -143,8 +143,8 @@ class StoredState:
     # The table
 
     def load_table(self) -> None:
-        """Read `checkpoint.db` with SQLite and, if it is damaged, also page by page. Raises NotUsable for a newer
-        version.
+        """Read `checkpoint.db` with SQLite and, if it is damaged, also page by page. Raises NotUsable if a newer
+        version of the program wrote it.
         """
         name = self._files.directories.table.name
         if not self._files.has(name):
@@ -265,8 +265,8 @@ class StoredState:
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
     def read_journal(self) -> Iterator[LiveBatch]:
-        """Apply and yield each batch that a broker would apply. Payloads are valid until the next file is read. Raises
-        NotUsable for a newer version.
+        """Apply and yield each batch that a broker would apply. Its payloads are valid until the next file is read.
+        Raises NotUsable if a newer version of the program wrote the journal.
         """
         order = BatchOrder(self.facts.sequence, is_synced=True)
         for generation, name in self.live_journal().items():

@@ -53,7 +53,9 @@ class CoordinatorOwnership(Protocol):
 
 
 def partition_of(coordinator_id: int) -> TopicName:
-    """Return the topic whose owner runs the coordinator."""
+    """Return the partition of `transaction_coordinator_assign` for the coordinator. The broker that owns the bundle of
+    this partition runs the coordinator.
+    """
     return ASSIGN.partition(coordinator_id)
 
 
@@ -128,7 +130,7 @@ class Coordinators:
             self.ownership.require_served(partition_of(coordinator_id))
 
     async def ready(self, coordinator_id: int) -> Coordinator:
-        """Return a started coordinator when it has read its log. Raises TransactionCoordinatorNotFound,
+        """Wait until a started coordinator has read its log, and return it. Raises TransactionCoordinatorNotFound,
         ServiceNotReady.
         """
         found = self.find(coordinator_id)
@@ -140,10 +142,9 @@ class Coordinators:
         return coordinator, coordinator.state.existing(txn_id)
 
     async def listed_transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
-        """Return a transaction, with its coordinator, for an administrator. A coordinator that has not started is not
-        started.
+        """Return a transaction, with its coordinator, for an administrator. Does not start a coordinator.
 
-        Raises the same errors as `ready`, and TransactionNotFound.
+        Raises the same errors as `ready`, and TransactionNotFound, also if the coordinator has not started.
         """
         if self.begun(txn_id.most) is None and txn_id.most < self.count:
             raise not_found(txn_id)
@@ -163,7 +164,9 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """Return the started coordinator that stores the sink's transactions. Raises the same errors as `connect`."""
+        """Return the started coordinator that stores the transactions of `sink`, an exactly-once writer. Raises the
+        same errors as `connect`.
+        """
         return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
@@ -248,7 +251,7 @@ class Coordinators:
 
     @property
     def java_brokers(self) -> JavaBrokers | None:
-        """The Java brokers of the cluster; None if they cannot share the topics."""
+        """The Java brokers of the cluster; None if the stores do not have the layout that Java brokers use."""
         return self._context.java_brokers
 
     async def end_all(self) -> int:
@@ -290,7 +293,7 @@ class Coordinators:
                     del self._closing[each.id]
 
     async def close(self) -> None:
-        """Accept no more commands. The next run of the broker continues the pending ends."""
+        """Accept no more commands. Commits and aborts in progress continue in the next run of the broker."""
         self._is_closed = True
         for coordinator in self.running():
             await coordinator.close()

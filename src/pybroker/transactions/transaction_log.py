@@ -93,7 +93,9 @@ class TransactionLog(ManagedLedgerListener):
     # --- appending -----------------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> asyncio.Future[None]:
-        """Return a future that ends when `record` is durable or the log has failed. Raises StoreError without effect."""
+        """Append `record`, and return a future that ends when it is durable or the log has failed. Raises StoreError,
+        without appending, if the log has failed before.
+        """
         if self._failure is not None:
             raise self._failure
         payload = encode(record)

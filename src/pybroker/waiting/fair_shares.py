@@ -31,7 +31,7 @@ UNKNOWN = Holder("unknown")
 
 
 def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
-    """Return the holder of a role; `UNKNOWN` without one. `is_operator`: the role is a superuser."""
+    """Return the holder of a role; `UNKNOWN` if `role` is None. `is_operator`: the role is a superuser."""
     return UNKNOWN if role is None else Holder(f"role {role}", is_operator)
 
 
@@ -59,14 +59,16 @@ class FairShares:
         return self.used_by(holder.name) < FREE_MULTIPLE * self._free(limit)
 
     def is_full(self, limit: int) -> bool:
-        """Return whether only the units that are reserved for superusers are free."""
+        """Return whether no unit is free for holders other than superusers."""
         return self._free(limit) <= 0
 
     def _free(self, limit: int) -> int:
         return limit - limit // RESERVE_DIVISOR - self.used
 
     def add(self, name: str, count: int) -> None:
-        """Change the units of a holder by `count`, which may be negative, even over the limit."""
+        """Add `count` units to the used units of the holder `name`, even beyond the limit; a negative number gives
+        units back.
+        """
         now = self.used_by(name) + count
         assert now >= 0, f"{name} gave back more than it took"
         self.used += count

@@ -37,7 +37,9 @@ class KeyedLock(Generic[Name]):
         self._all_free: asyncio.Event | None = None
 
     def is_held(self, name: Name) -> bool:
-        """Return whether a task has the lock and has continued with it."""
+        """Return whether a task holds the lock. False while the lock has been passed to a waiting task that has not run
+        since.
+        """
         owner = self._table.owner(name)
         return owner is not None and owner.is_running
 

@@ -33,7 +33,7 @@ class LockTable(Generic[Name, Owner]):
         return len(self._queues.get(name, ()))
 
     def take(self, name: Name, owner: Owner) -> bool:
-        """Take the lock, or add `owner` to its queue. Return whether the lock was taken."""
+        """Take the lock for `owner` if it is free. Return whether it was taken. A refused owner can call `wait`."""
         if name in self._owners:
             return False
         self._owners[name] = owner

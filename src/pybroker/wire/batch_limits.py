@@ -25,7 +25,8 @@ MOST_BYTES_OUT_OF_ONE: dict[int, int] = {pb.NONE: 1, pb.LZ4: 255, pb.ZLIB: 1032,
 def batch_refusal(
     data: bytes, metadata_start: int, metadata_end: int, payload_bytes: int, message_count: int, max_messages: int
 ) -> BrokerError | None:
-    """Return the error for an entry that claims more messages than fit into its size, or None.
+    """Return the error for an entry with more than `max_messages` messages, or with more messages than fit into its
+    uncompressed size; otherwise None.
 
     The MessageMetadata is `data[metadata_start:metadata_end]`. Raises ProtocolViolation if it is invalid.
     """

@@ -59,8 +59,8 @@ class EntryView(NamedTuple):
 
 
 def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
-    """Return whether the entry is large, declares an uncompressed size above `quick_bytes`, or has very many
-    messages.
+    """Return whether the entry may take long to decode: it or its declared uncompressed size is larger than
+    `quick_bytes`, or it has more than one message per 64 of these bytes.
     """
     if len(entry) > quick_bytes:
         return True

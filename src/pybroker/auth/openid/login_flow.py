@@ -63,7 +63,9 @@ class LoginFlow:
         self._fetching = asyncio.Lock()
 
     async def begin(self, redirect_uri: str) -> tuple[str, PendingLogin]:
-        """Return the address for the browser, and the pending login. Raises AuthenticationError and TooManyRequests."""
+        """Return the address at the identity provider to which the browser must go, and the pending login for
+        `complete`. Raises AuthenticationError and TooManyRequests.
+        """
         with self._request():
             endpoint = await self._endpoint("authorization_endpoint")
         state, nonce, verifier = (self._random.randbytes(32).hex() for _ in range(3))
@@ -82,7 +84,9 @@ class LoginFlow:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(fields)}", pending
 
     async def complete(self, pending: PendingLogin, code: str) -> bytes:
-        """Return the ID token for `code`. Raises AuthenticationError and TooManyRequests."""
+        """Exchange the authorization code that the browser brought back, and return the ID token. Raises
+        AuthenticationError and TooManyRequests.
+        """
         if not 0 < len(code) <= MAX_CODE_CHARACTERS:
             raise AuthenticationError("the identity provider sent no code")
         fields = {

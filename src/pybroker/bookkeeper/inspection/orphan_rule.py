@@ -30,9 +30,9 @@ class OrphanVerdict(Enum):
 
 
 class OrphanRule:
-    """`required`: properties that a ledger must have with these values. `owner_key`: a property that must not be empty.
-    `named_within_ms` returns, from a ledger's properties, the time within which its creator stores it in a document;
-    None if the properties do not state it.
+    """Decides which ledgers are orphaned. `required`: properties that a ledger must have with these values.
+    `owner_key`: a property that must not be empty. `named_within_ms` returns, from a ledger's properties, the time in
+    milliseconds within which its creator stores the ledger in a document; None if the properties do not state it.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Decompression of managed ledger documents that Java brokers wrote: 0x4778, u32 size of the header, header, compressed
-bytes. Pure.
+"""Decompression of managed ledger documents that Java brokers wrote, in the format: 0x4778, size of the header (u32),
+header, compressed bytes. Pure.
 
 Java brokers write them if `managedLedgerInfoCompressionType` or `managedCursorInfoCompressionType` is set. This broker
 reads them, and writes uncompressed documents, which every Java broker reads.

@@ -61,8 +61,8 @@ class JavaTransactionSnapshots:
     # --- for Java brokers --------------------------------------------------------------------------------------------
 
     async def announce(self, topic: TopicName, last: Position) -> None:
-        """Publish a snapshot of `topic` up to the position `last`, before which no message belongs to a transaction.
-        Raises StoreError.
+        """Publish a snapshot which states that no message of `topic` up to the position `last` belongs to a
+        transaction. Raises StoreError.
         """
         if is_system_topic(topic):
             return
@@ -85,8 +85,8 @@ class JavaTransactionSnapshots:
     # --- from Java brokers -------------------------------------------------------------------------------------------
 
     async def start_of(self, topic: TopicName) -> Position | None:
-        """Return the position after which `topic` may have messages of Java coordinators; None without such messages.
-        Raises StoreError.
+        """Return the position after which `topic` may have messages of transactions of Java coordinators; None if it
+        has no such messages. Raises StoreError.
         """
         if self.client is None or is_system_topic(topic):
             return None

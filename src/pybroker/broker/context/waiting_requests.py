@@ -28,8 +28,8 @@ class WaitingRequests:
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:
-        """Count a waiting request within this context. `reason` says why the request waits, such as "topic T is being
-        loaded". Raises TooManyRequests.
+        """Count the request as waiting for the duration of this context. `reason` says why the request waits, such as
+        "topic T is being loaded". Raises TooManyRequests at the limit, and after `topicLoadTimeoutSeconds`.
         """
         config = self._config
         timeout_s = config.topic_load_timeout_seconds

@@ -103,7 +103,9 @@ def raise_limit(topic: TopicName, policy: str, body: object, text: str, kind: st
 
 
 def raise_subscription_dispatch_rate(subscription: SubscriptionBase, rate: object, text: str) -> Action:
-    """Suggest setting the dispatch rate of this subscription, which overrides the rates of topic and namespace."""
+    """Suggest setting the dispatch rate of this subscription to `rate` (JSON), which overrides the rates of topic and
+    namespace. `text` describes the action.
+    """
     name = subscription.topic.name
     path = f"{topic_path(_whole(name))}/{quote(subscription.name, safe='')}/dispatchRate"
     return _by_api(HARMLESS, text, "POST", path, rate)
@@ -134,7 +136,7 @@ def disconnect(consumer: Consumer) -> Action:
 
 def hand_over(consumer: Consumer) -> list[Action]:
     """Suggest disconnecting `consumer`, so that another consumer receives its messages. The list is empty if no other
-    consumer can.
+    consumer can receive them.
     """
     return [disconnect(consumer)] if _has_takers(consumer) else []
 
@@ -189,8 +191,8 @@ def delete_subscription(subscription: SubscriptionBase) -> Action:
 
 
 def evict_backlog(topic: TopicName, quota: object, kind: str) -> Action:
-    """Suggest changing the policy of the topic's backlog quota to eviction. `quota` is the effective quota with that
-    change; `kind` is the type of the quota.
+    """Suggest changing the topic's backlog quota so that the oldest messages are evicted. `quota`: the effective quota
+    with that change (JSON). `kind`: the type of the quota.
     """
     text = "Drop the oldest messages, now and whenever the backlog exceeds the quota, and let producers publish"
     return _set_policy(IRREVERSIBLE, topic, "backlogQuota", quota, text, kind)

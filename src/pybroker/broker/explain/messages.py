@@ -110,8 +110,8 @@ def _unknown(_: TxnId) -> TransactionSeen | None:
 
 
 def absence(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that the message does not exist. Return None if the topic, or this subscription's compacted view, contains
-    it.
+    """Report that the message does not exist or is still being stored. Return None if the topic, or this subscription's
+    compacted view, contains it.
     """
     ledger, position = asked.topic.ledger, asked.position
     if ledger.ledgers.has_entry(position):
@@ -266,7 +266,9 @@ def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def hidden(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report a marker, or a message of an aborted transaction, which consumers never receive."""
+    """Report a marker, or a message of an aborted transaction, which consumers never receive. Return None for other
+    messages.
+    """
     if not asked.topic.ledger.read_limit.is_hidden(asked.position):
         return None
     if asked.known.entry is None:
@@ -628,7 +630,9 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
 
 
 def damaged(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report an entry that cannot be read. It is read only if reads of the subscription fail."""
+    """Report an entry that cannot be read; None for other entries. The entry is read only if reads of the subscription
+    fail.
+    """
     stall = asked.subscription.stall
     entry = asked.known.entry
     if entry is None and stall is not None and stall.blocked_reason is BlockedReason.READ_FAILED:

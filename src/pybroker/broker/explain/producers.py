@@ -51,7 +51,7 @@ _OF_EVERYBODY = {
 
 
 def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> list[Finding]:
-    """Return the findings, most urgent first. `quota`: the topic's exceeded backlog quota."""
+    """Return the findings, most urgent first. `quota`: the topic's exceeded backlog quota, or None."""
     present = topic.producers.get(name)
     findings = [each for each in explain_topic(topic, quota) if each.code not in _OF_EVERYBODY]
     if present is not None:

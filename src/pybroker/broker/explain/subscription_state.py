@@ -48,7 +48,9 @@ class Waiting(NamedTuple):
 
 
 class BehindTransaction(NamedTuple):
-    """Number of entries from the first message of the oldest open transaction on."""
+    """Number of entries from the first message of the oldest open transaction on: `of_transactions` belong to open
+    transactions, `of_others` do not.
+    """
 
     of_others: int
     """Entries that only the open transaction blocks."""

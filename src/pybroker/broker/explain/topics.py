@@ -50,7 +50,7 @@ class ThrottledClient(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Clause for findings that begins with "its producer"."""
+        """Reason as a clause for findings, which begins with the words "its producer"."""
         who = f"its producer {self.by.producer} of topic {self.by.topic}"
         if self.owner is None:
             return f"{who} has sent a message, and the topic does not accept messages yet"
@@ -199,7 +199,7 @@ class Whereabouts(NamedTuple):
 
 
 def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[Finding]:
-    """Return findings why an unloaded topic is not available; empty if it can be loaded."""
+    """Return findings that explain why an unloaded topic is not available; empty if it can be loaded."""
     ending, load = found.ending, found.load
     findings = []
     if ending is not None:
@@ -245,7 +245,9 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
 
 
 def explain_metadata(text: str, session: SessionReport | None, clock: Clock, *, waits: bool) -> list[Finding]:
-    """Return a finding why the metadata store cannot be used; empty if it can. `text`: the consequence."""
+    """Return a finding that explains why the metadata store cannot be used; empty if it can. `text`: consequence for
+    the topic, with which the finding begins. `waits`: whether this blocks clients.
+    """
     if session is None or session.state is SessionState.CONNECTED:
         return []
     since_ms = round(clock.wall_ms() - session.state_age_ms)
@@ -287,7 +289,7 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
 
 
 def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
-    """Return the findings about a loaded topic. `quota`: its exceeded backlog quota."""
+    """Return the findings about a loaded topic. `quota`: the topic's exceeded backlog quota, or None."""
     findings = _metadata(topic) + _publishing(topic, quota)
     refused = topic.broker_context.refusals.of(str(topic.name), topic.runtime.clock.wall_ms())
     if refused:
@@ -386,7 +388,9 @@ def _stored(topic: Topic) -> list[Finding]:
 
 
 def terminated(topic: Topic, *, waits: bool) -> Finding:
-    """Return the finding that the topic is terminated. `waits`: whether a producer tries to publish."""
+    """Return the finding that the topic is terminated. `waits`: whether a producer tries to publish, which makes the
+    finding blocking.
+    """
     last = topic.ledger.last_confirmed
     return Finding(
         Code.TOPIC_TERMINATED,

@@ -71,8 +71,8 @@ class OtherBrokers:
     async def look_up(
         self, base_url: str, bundle: NamespaceBundle, *, is_authoritative: bool, patience_s: float = PATIENCE_S
     ) -> None:
-        """Look up a topic of `bundle` at a broker, which then acquires the bundle or forwards the lookup. Also for Java
-        brokers.
+        """Look up a topic of `bundle` at a broker, which then acquires the bundle or forwards the lookup. Java brokers
+        support this too.
 
         `is_authoritative`: the broker itself acquires a bundle without an owner. `patience_s`: seconds for retries.
         Raises AdminError and ServiceNotReady.

@@ -149,7 +149,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
     # --- namespaces
 
     def namespace_changed(self, namespace: NamespaceName) -> None:
-        """Stop the reader if the namespace is being deleted."""
+        """Stop the reader of the namespace's system topic if the namespace is being deleted."""
         reading = self._namespaces.get(namespace)
         if reading is not None and not self._exists(namespace):
             del self._namespaces[namespace]
@@ -236,7 +236,9 @@ class SystemTopicPolicies(TopicPoliciesStore):
         self._notify(topic, namespace.table.in_force(topic))
 
     async def documents(self, namespace: NamespaceName) -> dict[str, tuple[TopicName, TopicPolicies]]:
-        """Return the policies that are still stored as documents in the metadata store, by path. Raises StoreError."""
+        """Return the topic policies that are still stored as documents in the metadata store, by the path of the
+        document. Raises StoreError.
+        """
         store = self._broker_context.metadata_store
         parent = f"{metadata_paths.TOPIC_POLICIES}/{namespace}"
         found = {}

@@ -226,8 +226,8 @@ class TopicDeduplication:
     # --- producers ---------------------------------------------------------------------------------------------------
 
     async def settled(self, name: str) -> None:
-        """Wait until `last_sequence_id` of the producer `name` is final. Raises ServiceNotReady if the topic is closed
-        meanwhile.
+        """Wait until earlier messages of the producer `name` are stored or have failed, so that its `last_sequence_id`
+        is final. Raises ServiceNotReady if the topic is closed meanwhile.
         """
         await self._until(lambda: self._is_settled(name))
         if self._topic.is_fenced:
@@ -388,7 +388,9 @@ class TopicDeduplication:
 
 
 def require_free_name(name: str) -> None:
-    """Check that the subscription `name` is not reserved for the broker's own cursors. Raises ProducerBusy."""
+    """Check that the subscription `name` is not reserved for the broker's own cursors. Raises ProducerBusy, as in
+    Pulsar.
+    """
     if name in (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR) or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 

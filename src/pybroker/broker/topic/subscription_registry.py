@@ -138,8 +138,8 @@ class SubscriptionRegistry:
             self.being_made -= 1
 
     async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
-        """Create a durable subscription that starts at `first`, or at the next existing entry, under its lock. Return
-        None if the name exists.
+        """Create a durable subscription that starts at `first`, or at the next existing entry. This method takes the
+        subscription's lock. Return None if the name exists.
         """
         async with self.lock(name, BEING_MADE):
             return None if name in self.subscriptions else await self.create(name, first, properties)

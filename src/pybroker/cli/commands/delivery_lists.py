@@ -285,7 +285,7 @@ class _Pages:
 
 
 def write_items(output: Output, listing: Listing, items: Iterator[Item] | _Pages, now_ms: int) -> int:
-    """Write the items in tables of at most ROWS_AT_ONCE rows. Return their number."""
+    """Write the items in tables of at most ROWS_AT_ONCE rows. Return the number of items."""
     shown = 0
     iterator = iter(items)
     while rows := [listing.row(item, now_ms) for item in itertools.islice(iterator, ROWS_AT_ONCE)]:

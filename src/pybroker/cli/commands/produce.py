@@ -293,7 +293,9 @@ async def _readable(descriptor: int) -> None:
 
 
 class Receipts:
-    """Results of published messages, in publish order, up to the producer's limit of unanswered messages."""
+    """The results of published messages, counted in publish order. The producer limits the number of pending
+    results.
+    """
 
     def __init__(self, output: Output) -> None:
         self.failure: BaseException | None = None
@@ -309,7 +311,7 @@ class Receipts:
             self._take(self._pending.popleft())
 
     def settle(self) -> None:
-        """Wait for all results and count them. Unanswered messages count as not stored."""
+        """Count the remaining results without waiting. Unanswered messages count as not stored."""
         while self._pending:
             self._take(self._pending.popleft())
 

@@ -35,7 +35,7 @@ class MessageConsumer(Receiver, ClientPart):
         client.parts[self] = None
 
     async def attach(self, topics: Iterable[TopicName]) -> None:
-        """Read further topics and their partitions; those that it reads already are skipped.
+        """Read further topics and their partitions. Topics that the consumer already reads are skipped.
 
         After an error, the topics up to the failed one are attached.
         """
@@ -192,7 +192,9 @@ class MessageConsumer(Receiver, ClientPart):
         await self.close()
 
     async def close(self) -> None:
-        """Close the consumer. The broker delivers its unacknowledged messages to other consumers, or again later."""
+        """Close the consumer. The broker delivers its unacknowledged messages to other consumers, or to the next
+        consumer that connects.
+        """
         self._client.parts.pop(self, None)
         await self.client_closed()
         for each in self._partitions.values():

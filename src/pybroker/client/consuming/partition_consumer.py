@@ -107,7 +107,9 @@ class Receiver(ABC):
 
     @abstractmethod
     def changed(self) -> None:
-        """Handle a change of `consumer`: it failed, reached the end of its topic, or became active or inactive."""
+        """Handle a change of a partition consumer: it failed, reached the end of its topic, or became active or
+        inactive.
+        """
 
 
 class PartitionConsumer(ConnectionUser):

@@ -101,8 +101,9 @@ def unpack(
     takes_encrypted: bool = False,
     data_keys: Sequence[AESGCM] = (),
 ) -> Unpacked:
-    """Return the messages of an entry. `data_keys`: the opened data keys of an encrypted entry. Raises EncryptedMessage,
-    and DamagedPayload for an entry that cannot be decoded.
+    """Return the messages of an entry. `data_keys`: the decrypted data keys of an encrypted entry. If none of them
+    fits, return the entry as one encrypted message with `takes_encrypted`, else raise EncryptedMessage. Raises
+    DamagedPayload for an entry that cannot be decoded.
     """
     try:
         metadata, payload = split_entry(entry.data)

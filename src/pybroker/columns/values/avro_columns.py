@@ -100,8 +100,8 @@ class AvroColumns:
         self._count = 0
 
     def type_of(self, avro_type: AvroType) -> pa.DataType:
-        """Return the column type of an Avro type. Raises UnreadableSchema for a record that contains itself, and above
-        the limits.
+        """Return the column type of an Avro type. Raises UnreadableSchema for a record that contains itself, and for a
+        schema above the limits.
         """
         self._count += 1
         if self._count > MAX_TYPES:

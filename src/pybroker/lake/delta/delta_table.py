@@ -63,7 +63,7 @@ class DeltaLakeTable(LakeTable):
 
     def follow(self, topics: Iterable[str]) -> bool:
         """Add topics whose positions later calls of `load` return. Return whether any topic is new. Needed because
-        Delta finds app transactions only by their ids.
+        Delta cannot list the app transactions that store the positions; they are found only by their ids.
         """
         new = set(topics) - set(self._topics)
         self._topics += sorted(new)
@@ -243,7 +243,10 @@ class DeltaLakeTable(LakeTable):
         return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Delete removed files by age only, because readers of older versions may need them."""
+        """Delete data files that were removed from the table before `older_than_ms` (Unix time, with a precision of one
+        hour). Return their number. `keep_versions` has no effect: Delta deletes removed files by age only. Older
+        versions that contain these files become unreadable.
+        """
         table: DeltaTable = state.reference
         hours = max(0, int((time.time() * 1000 - older_than_ms) // 3_600_000))
         removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)

@@ -64,7 +64,8 @@ class SnapshotWriter:
         merges_manifests: bool = True,
     ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
         """Write a snapshot that adds and removes data files. Return the requirements and updates for the catalog.
-        Raises FilesGone if a file of `removed` is not in the table.
+        `properties`: new values of table properties. `note`: values for the summary of the snapshot. Raises FilesGone
+        if a file of `removed` is not in the table.
         """
         manifests = self._kept_manifests(set(removed))
         if added:

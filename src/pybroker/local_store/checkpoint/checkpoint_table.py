@@ -143,8 +143,8 @@ class CheckpointTable:
         self._stored_cursors = BitMap64()
 
     def check(self) -> list[str]:
-        """Check all rows. Return the ids of the cursors with damaged rows. Must run once, before any load or change.
-        Raises StoreError for any other damage.
+        """Check all rows. Return the ids of the cursors with damaged rows. Must run once, before `load_cursor` and
+        `commit`. Raises StoreError for any other damage.
         """
         damaged: dict[str, None] = {}
         try:
@@ -168,8 +168,9 @@ class CheckpointTable:
         return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
-        """Return the facts of the last checkpoint; of a new store if `what_is_there` (see the constructor) is "".
-        Raises StoreError if a fact is missing.
+        """Return the facts of the last checkpoint, or those of a new store if there are none. `what_is_there`: a
+        description of the other files of the store; "" if there are none, and only then may the facts be missing.
+        Raises StoreError.
         """
         facts = Facts()
         found = set()
@@ -224,7 +225,9 @@ class CheckpointTable:
         return snapshot, [(number, data) for number, data, _ in deltas]
 
     def commit(self, change: TableChange) -> None:
-        """Commit `change` completely or not at all. Raises OSError without disk space, StoreError otherwise."""
+        """Commit `change` completely or not at all. Raises OSError without disk space, and StoreError for any other
+        failure.
+        """
         with self._lock:
             change.facts["commit"] = self.commit_count + 1
             try:

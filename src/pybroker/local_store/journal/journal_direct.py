@@ -158,7 +158,7 @@ class DirectJournal(Journal):
 
 def open_journal(setup: JournalSetup) -> Journal:
     """Return the journal for this system: without a writer thread if each batch is synced and the system supports
-    direct IO, otherwise with one.
+    direct IO, otherwise with a writer thread.
     """
     if setup.sync_data and setup.direct_io and setup.files.current.direct is not None:
         try:

@@ -41,7 +41,7 @@ class UnknownEntries(StoreError):
 
 
 class Leftovers(Enum):
-    """What a writer does with unexpected entries after the extent."""
+    """How a writer treats unexpected entries after the committed extent."""
 
     REFUSE = "refuse"
     CUT = "cut"  # truncate and log: a power failure may have removed them from a journal without sync

@@ -66,7 +66,7 @@ class Share:
 
 @dataclass
 class SinkState:
-    """The state of a sink after the notes up to a position, which are applied in order."""
+    """The state of a sink: the result of applying its notes up to a position, in order."""
 
     query: str = ""
     runs: list[str] = field(default_factory=list)

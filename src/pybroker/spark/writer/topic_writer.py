@@ -205,7 +205,9 @@ class TopicWriter:
     async def open_producer(
         self, destination: Destination, partition: TopicName, name: str, *, resends: bool = True
     ) -> Producer:
-        """Open a producer with the given name, or with a name that the broker assigns if `name` is empty."""
+        """Open a producer with the given name, or with a name that the broker assigns if `name` is empty. Without
+        `resends`, a lost connection makes unanswered entries fail instead of sending them again.
+        """
         settings = ProducerSettings(
             name=name,
             schema=topic_schema(destination.encoder.schema, destination.name.local_name),

@@ -13,7 +13,7 @@ _DELETED = SchemaRecord(None, 0)
 
 async def copy_schemas(sources: Sequence[SchemaStorage], target: SchemaStorage, topic: TopicName) -> int:
     """Copy the schema versions of a topic from the first source that has any, and return their number. Raises
-    StoreError if the target has other versions.
+    StoreError if a version has another schema in the target, or if another process changes the schemas there.
     """
     for source in sources:
         found = await source.read(source.topic_path(topic))

@@ -378,7 +378,7 @@ class TopicCopy:
 
 
 async def digest_of(store: LedgerStore, ledger_id: int, entry_count: int) -> str:
-    """Return the digest of all entries and their lengths. Raises StoreError."""
+    """Return the SHA-256 of a ledger's entries and their lengths, in hexadecimal digits. Raises StoreError."""
     digest, next_entry_id = hashlib.sha256(), 0
     while next_entry_id < entry_count:
         run = await store.read(ledger_id, next_entry_id, min(READ_ENTRIES, entry_count - next_entry_id), READ_BYTES)

@@ -56,8 +56,8 @@ class CompactedReads:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Move the read position to the first entry after the mark-delete position, which may be only in the compacted
-        view.
+        """Move the read position to the first entry after the mark-delete position. This entry may exist only in the
+        compacted view.
         """
         mark = self._cursor.mark_delete_position
         self._cursor.read_position = Position(mark.ledger_id, mark.entry_id + 1)
@@ -74,8 +74,8 @@ class CompactedReads:
         return self.next_entry() is not None
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the entries from `position` on, the result of `next_entry`, and advance the read position. Return None
-        if the entries are not in memory.
+        """Return entries from `position`, which must be the result of `next_entry`, and advance the read position.
+        Return None if the entries are not in memory.
         """
         view = self._view()
         if view is None:
@@ -87,7 +87,7 @@ class CompactedReads:
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Read the next entries from the store and advance the read position. Raises StoreError.
 
-        Return None if the view was replaced or has ended; the caller then reads again.
+        Return None if the compacted view was replaced or has no more entries; the caller then calls `read` again.
         """
         view = self._view()
         if view is None:

@@ -35,7 +35,7 @@ _KEY_OF_OPTION = {
 
 
 class Use(Enum):
-    """How a command uses a data directory, and what happens if the directory has no metadata yet."""
+    """The use of a data directory by a command, also of a directory that has no metadata yet."""
 
     READ = "read"
     """Read a copy, because opening converts metadata of an earlier layout; refuse a new directory."""
