@@ -52,7 +52,7 @@ class _Resource(NamedTuple):
 
 
 class ShareRoutes:
-    """Routes of the usage of limited resources."""
+    """Routes that show and release the usage of limited resources."""
 
     def __init__(self, broker: BrokerService, live: LiveConnections) -> None:
         self._broker = broker

@@ -31,8 +31,9 @@ _NO_BUNDLE = frozenset({LARGEST, HOT})
 
 
 async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:
-    """Return a redirect to the broker that must handle the call by the rule `place` of its route. None if this broker
-    must, or if the handler itself reports the error.
+    """Apply the rule `place` of a route to a call. Return a redirect to the broker that must handle the call, 204 for
+    the unload of a bundle without an owner, or None if this broker must run the handler. The handler also reports an
+    invalid path.
     """
     match place:
         case ServedAt.TOPIC_OWNER:
@@ -93,10 +94,11 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
 
 
 def is_moved_by_leader(ownership: BundleOwnership, owner: Owner) -> bool:
-    """Return whether this broker must unload a bundle without a redirect to its owner: this broker is the leader, and
-    `owner` is a Java broker.
+    """Return whether this broker must handle an unload with a destination, although `owner` owns the bundle: this
+    broker is the leader, and `owner` is a Java broker.
 
-    A Java broker sends an unload with a destination back to the leader, so the leader sends it an unload without one.
+    A Java broker sends an unload with a destination back to the leader. Therefore the leader assigns the destination,
+    and redirects the call without it to the owner.
     """
     return owner.kind is OwnerKind.OTHER and not owner.is_pybroker and ownership.registry.is_leader()
 
@@ -163,6 +165,8 @@ def redirect_with(
 
 
 def base_url(addresses: LookupResult, scheme: str) -> str:
-    """Return the URL of another broker's REST API. It uses HTTPS if the request does and the broker supports it."""
+    """Return the URL of another broker's REST API; "" if it has none. HTTPS is preferred if `scheme`, that of the
+    request, is `https`, and HTTP otherwise.
+    """
     plain, tls = addresses.http_url, addresses.http_url_tls
     return ((tls or plain) if scheme == "https" else (plain or tls)).rstrip("/")

@@ -102,8 +102,8 @@ class RestProduceRoutes:
         ]
 
     async def publish(self, call: Call) -> Response:
-        """Publish messages. On a partitioned topic, the key selects the partition; messages without a key are
-        distributed round robin.
+        """Publish messages, and return one result for each. On a partitioned topic, the key selects the partition;
+        messages without a key are distributed round robin.
         """
         name = call.topic_name()
         await call.require_produce(name)
@@ -119,7 +119,7 @@ class RestProduceRoutes:
         )
 
     async def publish_to_partition(self, call: Call) -> Response:
-        """Publish messages to one partition."""
+        """Publish messages to one partition, and return one result for each."""
         name = call.topic_name()
         await call.require_produce(name)
         namespace_of_topics(call, name.namespace)

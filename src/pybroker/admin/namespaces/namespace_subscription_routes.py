@@ -74,8 +74,8 @@ async def _clear(topic: Topic, name: str) -> None:
 
 
 async def unsubscribe(call: Call) -> Response:
-    """Delete the subscription with this name on every topic. Subscriptions with consumers are not deleted; they cause
-    an error after the rest is deleted.
+    """Delete the subscription with this name on every topic, except on topics where it has consumers. If there are such
+    topics, the call ends with 412 after the other deletions.
     """
     busy = []
 

@@ -110,7 +110,9 @@ def transaction_metadata(
 
 
 def transaction_in_buffer(buffer: TransactionBuffer | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInBufferStats`. The status of an ended transaction is unknown, because topics do not store it."""
+    """Return `transactionInBufferStats` with the position of the transaction's first message. An ended transaction has
+    no position, because topics do not store ended transactions.
+    """
     found = None if buffer is None else buffer.open.get(txn_id)
     return {"aborted": False} if found is None else {"startPosition": str(found.first), "aborted": False}
 
