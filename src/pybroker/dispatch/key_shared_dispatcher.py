@@ -400,7 +400,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         owner = self.owners.selector.owner
         draining = self.draining or None
         held_back = self._held_back
-        if draining is None and not (held_back or waiting or self._kept.by_hash or self._limits or run.chunks):
+        if draining is None and not (
+            held_back or self._replay or self._parked or self._kept.by_hash or self._limits or run.chunks
+        ):
             usual = self._all_to_owners(sticky_hashes, unacked_counts)
             if usual is not None:
                 return usual, []

@@ -247,9 +247,11 @@ class Decoder:
         view = memoryview(data)
         run_producer_id = -1  # the producer with SENDs that may join the last event; in a transaction: -2 - producer id
         run_txn: TxnId | None = None
+        run: SendRun
         if events:
-            run = events[-1]
-            assert isinstance(run, SendRun)
+            last = events[-1]
+            assert isinstance(last, SendRun)
+            run = last
             run_producer_id = run.producer_id
             sequence_ids = run.sequence_ids
             highest_sequence_ids = run.highest_sequence_ids
