@@ -249,9 +249,9 @@ class Decoder:
         run_txn: TxnId | None = None
         run: SendRun
         if events:
-            last = events[-1]
-            assert isinstance(last, SendRun)
-            run = last
+            scanned_run = events[-1]
+            assert isinstance(scanned_run, SendRun)
+            run = scanned_run
             run_producer_id = run.producer_id
             sequence_ids = run.sequence_ids
             highest_sequence_ids = run.highest_sequence_ids
