@@ -184,8 +184,8 @@ class Decoder:
                 if scanned is None:
                     break
                 run = SendRun(scanned[1])
-                frames_bytes, _, run.size_bytes, *lists = scanned
-                run.sequence_ids, run.highest_sequence_ids, run.message_counts, run.payloads = lists
+                frames_bytes, _, run.size_bytes, run.sequence_ids, run.highest_sequence_ids = scanned[:5]
+                run.message_counts, run.payloads = scanned[5:]
                 pos += frames_bytes
                 events.append(run)
         if pos < end:
