@@ -19,6 +19,7 @@ If a hash moves while a consumer has some chunks of a large message, it stays th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Sequence
 from heapq import nlargest
 
@@ -450,19 +451,18 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self, sticky_hashes: list[int], unacked_counts: list[int]
     ) -> dict[ConsumerState, list[int]] | None:
         """Return the indexes of the entries by the owner of their hashes; None if an owner cannot take all its entries."""
-        chosen: dict[ConsumerState, list[int]] = {consumer: [] for consumer in self.consumers}
+        if self.blocked or 0 < self._max_unacked_messages <= self.unacked_messages + sum(unacked_counts):
+            return None
+        chosen: defaultdict[ConsumerState, list[int]] = defaultdict(list)
         for index, consumer in enumerate(map(self.owners.selector.owner, sticky_hashes)):
             if consumer is None:
                 return None
             chosen[consumer].append(index)
-        if self.blocked or 0 < self._max_unacked_messages <= self.unacked_messages + sum(unacked_counts):
-            return None
         for consumer, indexes in chosen.items():
-            if indexes:
-                message_count = sum([unacked_counts[index] for index in indexes])
-                if not consumer.can_take() or message_count > self._message_budget(consumer):
-                    return None
-        return {consumer: indexes for consumer, indexes in chosen.items() if indexes}
+            message_count = sum([unacked_counts[index] for index in indexes])
+            if not consumer.can_take() or message_count > self._message_budget(consumer):
+                return None
+        return chosen
 
     def _next_replay(self, able: list[ConsumerState]) -> list[Position]:
         """Return the first ready entries, ascending. Each call starts with a different consumer."""

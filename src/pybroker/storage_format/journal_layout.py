@@ -199,8 +199,8 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
 
 
 def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], int]] | None:
-    """Return the stored checksum of the batch at `offset`, and a function that computes the checksum for a salt; None
-    if the batch is truncated.
+    """Return the stored checksum of the batch at `offset`, and a function that computes the checksum from a salt
+    (`FileHeader.salt`, the start value). Return None if the batch is truncated.
     """
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):

@@ -69,7 +69,7 @@ class Slots(Generic[T]):
 
     @property
     def longest(self) -> T | None:
-        """The unsettled occupant that came first; None without one."""
+        """The unsettled occupant that came first; None if there is none."""
         return self._unsettled.first(None)
 
     def count_of(self, address: str) -> int:
