@@ -164,8 +164,9 @@ class MessageConsumer(Receiver, ClientPart):
     # --- the cursor
 
     async def seek(self, message_id: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Move the cursor to a message, EARLIEST, LATEST or a publish time. A message id requires a topic without
-        partitions.
+        """Move the cursor of each topic to a message, to EARLIEST or LATEST, or to the first message that was published
+        at `publish_time_ms` (milliseconds since 1970) or later. The id of a message requires a consumer of one topic
+        without partitions.
         """
         if (message_id is None) == (publish_time_ms is None):
             raise ClientError("seek needs either a message id or a time")
