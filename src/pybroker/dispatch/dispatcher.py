@@ -320,8 +320,8 @@ class Dispatcher(ABC):
         """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:
-        """Call `acked_partly` for several entries with the same number of unacknowledged messages, which may be 0: the
-        entries remain pending acks of their consumer. Return True if this may unblock dispatch.
+        """Call `acked_partly` for several entries with the same number of unacknowledged messages. With 0, the entries
+        remain pending acks of their consumer. Return True if this may unblock dispatch.
         """
         can_move = False
         for entry_id in entry_ids:
