@@ -56,8 +56,8 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def document_path(self, path: str, version: int) -> str:
-        """Return the path of the metadata document that `append` of `version` changes. `path`: the path of the topic's
-        schemas.
+        """Return the path of the metadata document that `append` writes or changes to store the version `version`.
+        `path`: the path of the topic's schemas.
         """
 
     @abstractmethod
