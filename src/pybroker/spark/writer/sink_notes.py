@@ -137,8 +137,8 @@ def complete_note(writer: Writer, tasks: int, rows: int, runs: Sequence[str]) ->
 
 
 def sent_note(writer: Writer, share: Share, generation: int, first: int, entries: Iterable[tuple[int, int]]) -> bytes:
-    """Return the `sent` note for `entries`: the end row and checksum of each entry, the first of which begins at row
-    `first`.
+    """Return the `sent` note for `entries`, which are the end row and checksum of each entry. The first entry begins at
+    row `first`. `generation`: the number of the producer name under which the entries are sent.
     """
     return _note(
         kind="sent",
