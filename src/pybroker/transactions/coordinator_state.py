@@ -322,8 +322,8 @@ class CoordinatorState:
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of the sink of `label` that will not be committed: of earlier runs of its writer
-        up to that batch, and of other writers.
+        """Return the open transactions of the label's sink that will not be committed: of earlier runs of the label's
+        writer, up to the label's batch, and of other writers.
         """
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
