@@ -101,7 +101,7 @@ class Consumer(ConnectionUser):
         return entries
 
     async def receive_one(self, timeout_s: float) -> ReceivedEntry:
-        """Request a single entry with one permit, and return it."""
+        """Request a single entry with one permit, and return it. Raises RequestTimedOut or ConnectionLost."""
         self._flow(1)
         while not self._received:
             if self._failure is not None:

@@ -20,8 +20,8 @@ class EndOfTopic(ClientError):
 
 
 class MessageConsumer(Receiver, ClientPart):
-    """A consumer of messages. An asynchronous context manager; used without `async with`, the caller must call `close`.
-    Created by `open_message_consumer`.
+    """A consumer of messages. An asynchronous context manager; a caller that does not use `async with` must call
+    `close`. Created by `open_message_consumer`.
     """
 
     def __init__(self, client: Client, settings: Receiving) -> None:
