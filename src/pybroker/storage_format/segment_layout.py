@@ -173,8 +173,9 @@ class SegmentIndex:
         return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
-        """Return a range of entry ids [low, high) in which to search an entry by its publish time (milliseconds since
-        1970), for a ledger of `entry_count` entries, as defined by `LedgerIndex.publish_time_span`.
+        """Return a range of entry ids [low, high) that must be searched for the first entry that was published at
+        `publish_time_ms` (milliseconds since 1970) or later. If all entries of the range are earlier, the result of the
+        search is `high`. `entry_count`: the number of entries in the ledger.
         """
         times = self.publish_times
         if not times:
