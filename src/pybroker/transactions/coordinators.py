@@ -164,8 +164,8 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """Return the started coordinator that stores the transactions of `sink`, an exactly-once writer. Raises the
-        same errors as `connect`.
+        """Return the started coordinator that stores the transactions of the sink with the name `sink`. Raises the same
+        errors as `connect`.
         """
         return await self.connect(home_of(sink))
 
