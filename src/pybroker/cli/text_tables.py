@@ -98,7 +98,7 @@ def _escape(character: str) -> str:
 
 
 def value_text(value: bytes | None) -> str:
-    """Format a key or value as text, or in hexadecimal if it is not UTF-8."""
+    """Format a key or value as text, or in hexadecimal if it is not UTF-8; `(null)` for None."""
     if value is None:
         return "(null)"
     try:
