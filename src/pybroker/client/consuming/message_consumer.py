@@ -136,7 +136,9 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack_cumulative(
         self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """Acknowledge a message and all earlier messages of its partition. Not possible on Shared and Key_Shared."""
+        """Acknowledge a message and all earlier messages of its partition. `wants_receipt` and `transaction` as in
+        `ack`. Not possible on Shared and Key_Shared.
+        """
         partition = self._partition_of(message)
         work = partition.acknowledge(
             [message.id], is_cumulative=True, wants_receipt=wants_receipt, transaction=transaction

@@ -368,7 +368,9 @@ class MessageProducer(ClientPart):
         sequence_id: int | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send a message, and return its id when it is stored. Raises the reason if the message is not stored."""
+        """Send a message, and return its id when it is stored. Raises the error of the broker or the client if the
+        message is not stored. Times are in milliseconds since 1970; 0 means that there is none.
+        """
         message = OutgoingMessage(
             value,
             key,
