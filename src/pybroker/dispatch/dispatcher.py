@@ -262,14 +262,14 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Add a connected consumer, which has no permits yet. Raises ConsumerBusy if the consumer is refused; the
-        dispatcher is then unchanged.
+        """Add a connected consumer, which has no permits yet. Return the actions that the subscription must carry out.
+        Raises ConsumerBusy if the consumer is refused; the dispatcher is then unchanged.
         """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove a consumer that disconnects. Its unacknowledged entries go to other consumers, or to the next consumer
-        that connects.
+        """Remove a consumer that disconnects. Return the actions that the subscription must carry out. The
+        unacknowledged entries of the consumer go to other consumers, or to the next consumer that connects.
         """
 
     @abstractmethod
@@ -336,8 +336,8 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Return the entries at `positions` from `consumer` for redelivery; None returns all its unacknowledged
-        entries.
+        """Redeliver the entries at `positions` that `consumer` has not acknowledged; None: all its unacknowledged
+        entries. Return the actions that the subscription must carry out.
         """
 
     @abstractmethod
