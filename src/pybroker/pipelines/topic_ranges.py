@@ -145,7 +145,7 @@ def _shown(value: Any) -> str:
 
 
 def text_of(value: bytes | None) -> str:
-    """Return a key in readable form: printable text, else hexadecimal digits."""
+    """Return a key in readable form: printable text, else hexadecimal digits; `(none)` for a message without a key."""
     if value is None:
         return "(none)"
     try:
