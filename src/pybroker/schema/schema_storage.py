@@ -81,7 +81,9 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     async def drop(self, path: str) -> bool:
-        """Remove all schema versions at `path`, or of all topics below it. Return False if there were none."""
+        """Remove all schema versions of a topic or, if `path` is the path of a namespace, of all its topics. Return
+        False if there were none.
+        """
 
 
 class _Document(msgspec.Struct, omit_defaults=True):
