@@ -108,7 +108,9 @@ class SinkState:
         self.shares[share] = kept
 
     def knows(self, writer: Writer) -> bool:
-        """Return whether this run of the query has already written a `claim` note."""
+        """Return whether this run of the query has already written a `claim` note, the note with which a run begins to
+        write with the sink id.
+        """
         return self.query == writer.query and writer.run in self.runs
 
     def admit(self, writer: Writer, sink_id: str) -> None:
