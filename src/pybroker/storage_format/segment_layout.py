@@ -156,8 +156,9 @@ class SegmentIndex:
         return point if point < len(self) else None
 
     def sparse_points(self, spacing_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (entry id, bytes before, messages before) of index points that are at least `spacing_bytes` of payload
-        apart, without the first entry of the ledger.
+        """Yield (entry id, payload bytes, number of messages) of index points that are at least `spacing_bytes` of
+        payload apart. Bytes and messages are the totals of all entries before this entry. The first entry of the ledger
+        is not included.
         """
         next_bytes = spacing_bytes
         while (point := bisect_left(self.bytes_before, next_bytes)) < len(self):
