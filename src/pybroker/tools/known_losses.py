@@ -59,8 +59,9 @@ def finding_of(missing: MissingEntries) -> Finding:
 def places_of_absent(
     listed: Mapping[int, int], present: Collection[int]
 ) -> tuple[dict[int, LedgerExtent], dict[int, list[Piece]]]:
-    """Return, by ledger id, an empty extent and the lost positions of each ledger of a topic that has no segment file.
-    The broker needs an extent for every ledger.
+    """Return two mappings by ledger id, about the ledgers of a topic that have no segment file. The first has an empty
+    extent for each of them, because the broker needs an extent for every ledger. The second has the lost positions of
+    each that had entries.
 
     `listed` has the entry count of each ledger of a topic, `present` the existing ledgers.
     """
