@@ -117,8 +117,8 @@ class BookieConnection(asyncio.Protocol):
             self.close(f"cannot connect to {address.host}:{address.port}: {error}")
 
     def add(self, listener: AddListener, index: int, ledger_id: int, entry_id: int, frame: bytes) -> None:
-        """Send the request `frame`, which stores an entry. `index`: of the bookie in the ensemble, for the listener.
-        The listener receives the response always after this call has returned.
+        """Send the request `frame`, which stores an entry. `index`: the bookie's index in the ensemble, which is passed
+        to the listener. The listener receives the response always after this call has returned.
         """
         request = _Add(listener, index, ledger_id, entry_id, frame, self._tick)
         self.unanswered_bytes += len(frame)

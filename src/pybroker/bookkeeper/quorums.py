@@ -31,8 +31,8 @@ class Quorums:
             )
 
     def write_sets(self) -> tuple[tuple[int, ...], ...]:
-        """Return the write sets of a ledger. The write set of entry e is at index e mod E: the indexes in the ensemble
-        of the bookies that store it, in the order in which readers try them.
+        """Return the write sets of a ledger. The write set of entry e is at index e mod `ensemble_size`. It contains
+        the ensemble indexes of the bookies that store the entry, in the order in which readers try them.
         """
         size = self.ensemble_size
         return tuple(tuple((first + i) % size for i in range(self.write_quorum)) for first in range(size))

@@ -65,7 +65,8 @@ _LIST = (
     Command(
         "ledger",
         "data_directory.ledger",
-        "verify, show or repair a data directory while no broker uses it; list, show and verify ledgers on BookKeeper",
+        "verify, show or repair a data directory while no broker uses it; list, show and verify ledgers on BookKeeper; "
+        "copy topics between them",
         is_local=True,
         has_traces=True,
     ),
@@ -78,7 +79,10 @@ _LIST = (
         has_traces=True,
     ),
     Command(
-        "metadata", "cluster.metadata", "prepare the metadata store that the brokers of a cluster share", is_local=True
+        "metadata",
+        "cluster.metadata",
+        "prepare the metadata store that the brokers of a cluster share, move metadata to it, or check metadata",
+        is_local=True,
     ),
     Command("completion", "completion", "print the completion script for bash or zsh", is_local=True),
 )

@@ -2,8 +2,8 @@
 
 Options override single values. All others come from one source, so that credentials of one broker are never sent to
 another. The first of these applies: the profile of `--profile`; a pipeline's settings file with a broker or
-credentials; the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` is set; the default profile; the
-environment with a local broker. No option contains a secret.
+credentials; the environment, if `--url`, `--service-url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` is set; the
+default profile; the environment with a local broker. No option contains a secret.
 """
 
 from __future__ import annotations

@@ -212,12 +212,12 @@ class LedgerIndex(ABC):
 
     @abstractmethod
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int] | None:
-        """Return a range of entry ids [low, high) in which to search the first entry that was published at
-        `publish_time_ms` (milliseconds since 1970) or later. If no entry of the range is late enough, the result of the
-        search is `high`. Return None if all entries must be searched.
+        """Return a range of entry ids [low, high) in which to search for the first entry that was published at
+        `publish_time_ms` (milliseconds since 1970) or later. If all entries of the range were published earlier, the
+        result of the search is `high`. Return None if all entries must be searched.
 
-        Publish times come from clients, whose clocks differ. Where they do not increase, the range contains the entry
-        that a bisection over the blocks finds.
+        Publish times come from clients, whose clocks differ. Where publish times do not increase, the range contains
+        the entry that a bisection over the blocks finds.
         """
 
     @abstractmethod
@@ -292,7 +292,7 @@ class LedgerStore(ABC):
         return None
 
     def append_wait(self, _ledger_id: int) -> AppendWait | None:
-        """Return the entries of an open ledger that wait for bookies; None without any. No IO."""
+        """Return the entries of an open ledger that wait for bookies; None if there are none. No IO."""
         return None
 
     @abstractmethod
@@ -313,11 +313,11 @@ class LedgerStore(ABC):
         return {}
 
     def may_be_named(self, ledger_id: int) -> bool:
-        """Return whether a new ledger may still be listed in metadata. If not, the owner discards it and creates
-        another one.
+        """Return whether a new ledger may still be listed in metadata. If not, the owner discards the ledger and
+        creates another one.
 
-        A shared store deletes ledgers that stay unlisted. The owner asks before it stores the list, and again when the
-        list is stored, before the first append.
+        A shared store deletes ledgers that stay unlisted. The owner calls this before it stores its list of ledgers,
+        and again when the list is stored, before the first append.
         """
         return True
 
@@ -377,8 +377,8 @@ class LedgerStore(ABC):
         return False
 
     def is_name_certain(self, ledger_id: int) -> bool:
-        """Return whether a deletion of this ledger, which an earlier run created, would certainly have been durable. If
-        not, the ledger may exist after a power failure although no metadata lists it any more.
+        """Return whether a deletion of this ledger, which an earlier run of the broker created, would certainly be
+        durable. If not, a deleted ledger may exist again after a power failure, although no metadata lists it.
         """
         return True
 

@@ -173,8 +173,8 @@ def write_run_id(directory: Path, chance: Random) -> str:
 
 def is_copied_directory(directory: Path) -> bool:
     """Return whether the directory was copied since a broker last used it; False if that is unknown. The mark file
-    contains its own inode number, but its copy that of the original. A file system snapshot does not count as a copy.
-    Raises OSError.
+    contains its own inode number, which differs from the inode number of a copied mark file. A file system snapshot
+    does not count as a copy. Raises OSError.
 
     A copy of a directory in use contains files of different moments, so data may be missing without a trace.
     """

@@ -81,8 +81,9 @@ class MissingFiles:
     def short_files(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
         """Return the missing entries of open ledgers whose segment file is missing or ends before the committed extent.
 
-        Ledgers below `first_certain_id` are included only if a topic's metadata lists them: an unlisted one may have
-        been deleted, and the record of its deletion lost.
+        Ledgers below the constructor's `first_certain_id` are included only if a topic's metadata lists them. Other
+        ledgers below this id may have been deleted by a run without journal sync, which lost the record of the
+        deletion.
         """
         missing = []
         for ledger_id, extent in sorted(extents.items()):
@@ -97,8 +98,8 @@ class MissingFiles:
         """Raise MissingData for missing ledgers that the replay of the journal cannot restore, because they were
         created before the last checkpoint.
 
-        `is_table_last`: nothing shows that `checkpoint.db` is older than the journal, so a clean stop that it records
-        is the latest stop.
+        `is_table_last`: `checkpoint.db` contains all transactions that `journal.end` mentions. If it then records a
+        clean stop, this was the last stop of the store.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
             raise MissingData(

@@ -245,9 +245,9 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the lowest ledger id from which on metadata and existing ledgers certainly match, for a run that begins
-    with `facts`. A ledger with a lower id may be listed although it is missing, because a run without journal sync
-    created it.
+    """Return the lowest id of the ledgers that must exist if the metadata lists them, for a run that begins with
+    `facts`. A ledger with a lower id may be missing although the metadata lists it, because a run without journal sync
+    may have created it.
     """
     if not is_synced:
         return NAMES_NOT_CERTAIN

@@ -166,8 +166,8 @@ class CursorState:
         self._is_changed = True
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """Remove the acknowledgements of trimmed ledgers. The metadata must already be stored without these ledgers,
-        because the cursor is stored without their acknowledgements from now on.
+        """Remove the acknowledgements of trimmed ledgers. Call this only after the list of ledgers has been stored
+        without these ledgers: the next stored state of the cursor lacks their acknowledgements.
         """
         for ledger_id in ledger_ids:
             holes = self.holes.pop(ledger_id, None)
@@ -212,14 +212,14 @@ class CursorState:
         return list(BitMap(range(start, end)) - holes)
 
     def first_undeleted(self, position: Position) -> Position:
-        """Return the position of the first unacknowledged entry at or after `position`; without one, the position of
-        the next entry of the topic.
+        """Return the position of the first unacknowledged entry at or after `position`; if there is none, the position
+        of the next entry of the topic.
         """
         return self.first_wanted(position, {})
 
     def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:
         """Return the position of the first entry at or after `position` that is neither acknowledged nor among the
-        entries `unwanted` (by ledger id); without one, the position of the next entry of the topic.
+        entries `unwanted` (by ledger id); if there is none, the position of the next entry of the topic.
         """
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
         while True:
@@ -285,7 +285,9 @@ class CursorState:
 
     @property
     def last_acknowledged(self) -> Position:
-        """The position of the last entry of which a message is acknowledged; without one, the mark-delete position."""
+        """The position of the last entry of which a message is acknowledged; if there is none, the mark-delete
+        position.
+        """
         last = self.mark_delete_position
         for ledger_id in self.holes.keys() | self.ack_sets.keys():
             holes = self.holes.get(ledger_id)

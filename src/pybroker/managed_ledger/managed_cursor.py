@@ -295,14 +295,14 @@ class ManagedCursor(CursorOwner):
 
     @property
     def write_wait_ms(self) -> float | None:
-        """The milliseconds since the present write began; None if the store does not know."""
+        """The milliseconds since the present write of the acknowledgements began; None if no write is in progress, or
+        if the store does not know.
+        """
         return None if self._store is None else self._store.write_wait_ms(self.cursor_id)
 
     @property
     def failing_for_ms(self) -> float | None:
-        """The milliseconds since the first write of the state that failed after the last successful one; None if the
-        last write succeeded.
-        """
+        """The milliseconds since writes of the acknowledgements began to fail; None if the last write succeeded."""
         return None if self._failing_since_ms is None else self.ledger.clock.monotonic_ms() - self._failing_since_ms
 
     @property
@@ -392,7 +392,7 @@ class ManagedCursor(CursorOwner):
 
     async def oldest_publish_time(self) -> int | None:
         """Return the publish time (milliseconds since 1970) of the first unacknowledged entry that is not damaged; None
-        without one. Raises StoreError.
+        if there is no such entry. Raises StoreError.
         """
         found = await self._first_readable(self.state.first_undeleted(EARLIEST))
         return None if found is None else found[1]

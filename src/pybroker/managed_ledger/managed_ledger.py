@@ -187,8 +187,8 @@ class ManagedLedger(AppendListener):
         """Return the position of the first entry that was published at `publish_time_ms` (milliseconds since 1970) or
         later; the position after the last entry if there is none. Raises StoreError.
 
-        If publish times do not increase from entry to entry, several entries may have this time or a later one and
-        follow an entry with an earlier time. The result is one of them.
+        If publish times do not increase from entry to entry, the search may skip this entry and return a later
+        position.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
@@ -598,9 +598,9 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Put the written and sealed compacted view `view` in place of `before`, whose ledger is deleted. Durable on
-        return. Raises StoreError, and LedgerFenced if the managed ledger was closed or its compacted view was deleted
-        meanwhile.
+        """Put the written and sealed compacted view `view` in place of `before`, the previous view (None without one),
+        whose ledger is deleted. Durable on return. Raises StoreError, and LedgerFenced if the managed ledger was closed
+        or its compacted view was deleted meanwhile.
         """
         async with self._changing:
             if (
@@ -654,8 +654,8 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position for a cursor that shall begin to read at `position`, even if the first entry
-        from there on is only in the compacted view.
+        """Return the mark-delete position with which a cursor begins to read at `position`. The entry at `position` may
+        exist only in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:

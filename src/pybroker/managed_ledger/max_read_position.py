@@ -1,5 +1,5 @@
-"""The max read position of a managed ledger: readers see no entry from the first message of an open transaction on, and
-no aborted messages. Pure.
+"""The max read position of a managed ledger: readers receive no entries at or after the first message of an open
+transaction, and no aborted messages. Pure.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class ReadLimit:
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden
 
     def last_readable(self, ledgers: LedgerList) -> Position:
-        """Return the position of the last entry in front of the first message of an open transaction, or of the last
-        entry without one. It may be an aborted message or a marker. Return entry -1 of the first ledger if there is
-        none.
+        """Return the position of the last entry in front of the first message of an open transaction. Without open
+        transactions, return the position of the last entry. The result may be an aborted message or a marker; it is
+        entry -1 of the first ledger if there is no such entry.
         """
         last = ledgers.last_position
         return last if self.limit is None or last < self.limit else ledgers.previous_position(self.limit)

@@ -41,13 +41,13 @@ class Leftovers:
     """Ledgers that the metadata lists, and that were never created as far as the store knows."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
-        """Return the orphaned ledgers that prove a loss of metadata, as numbers of entries by ledger id."""
+        """Return the orphaned ledgers that prove a loss of metadata: the number of entries of each by ledger id."""
         return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Return the orphaned ledgers among `stored_ids`, the ids of all ledgers of earlier runs. The caller must list
-    these ids before it opens a managed ledger.
+    """Return the orphaned ledgers among `stored_ids`, the ids of all ledgers that earlier broker processes have left.
+    The caller must list these ids before it opens a managed ledger.
 
     If a metadata value cannot be read, no ledger is reported as orphaned, because the value may list any ledger. The
     error is logged.

@@ -216,7 +216,7 @@ class PendingTransactionAcks:
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
         """Return the open transaction that has acknowledged the entry, or one of the messages in the bit set `bits` of
-        a batch; None without one. For many messages use `holders_of`.
+        a batch; None if there is none. For many messages use `holders_of`.
         """
         up_to = self.up_to
         if up_to is not None and position <= up_to:

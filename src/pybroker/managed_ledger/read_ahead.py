@@ -45,9 +45,10 @@ class ReadAhead:
         return self._resources.recent_reads.find(position)
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
-        """Return entries from `position` on, more than the cursor needs now; None if the first one does not exist, or
-        was trimmed during the read. Reads with the same `group` share one slot in the queue for memory.
-        `has_neighbours`: the managed ledger has other cursors, so the result is cached for them. Raises StoreError.
+        """Return entries from `position` on, more than the cursor needs now. Return None if the entry at `position`
+        does not exist, or was trimmed during the read. Reads with the same `group` share one slot in the queue for
+        memory. `has_neighbours`: the managed ledger has other cursors, so the result is cached for them. Raises
+        StoreError.
         """
         while (under_way := self._under_way.get(position)) is not None:
             await under_way.wait()
@@ -182,7 +183,7 @@ class CursorReadAhead(AheadHolder):
 
     def hold(self, run: EntryRun, following: Position | None, group: Hashable, *, has_neighbours: bool) -> None:
         """Keep `run`, which has more entries than requested, and start a background read of the entries after it if
-        that is allowed. `following`: the next readable position after `run`; None without one.
+        that is allowed. `following`: the next readable position after `run`; None if there is none.
         """
         self.held, self._following = run, None
         self._count()

@@ -62,7 +62,7 @@ class StoredInfo:
         record.save_with(self.save)
 
     def take(self, info: ManagedLedgerInfo) -> None:
-        """Copy all properties of a stored info, except its list of ledgers."""
+        """Copy all fields of a stored info, except its list of ledgers."""
         self.created_ms = info.created
         self.properties = info.properties
         self.last_index = info.last_index

@@ -77,8 +77,8 @@ class WriteBuffers(NamedTuple):
 
 
 def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
-    """Return the limits if checkpoints should begin at `checkpoint_bytes` and entries may use `most_bytes`. Appends may
-    use as much memory again while a checkpoint runs.
+    """Return the limits if checkpoints should begin at `checkpoint_bytes` and entries may use `most_bytes`. While a
+    checkpoint runs, appends may use another `checkpoint_bytes`.
     """
     checkpoint_bytes = min(checkpoint_bytes, most_bytes // 2)
     return WriteBuffers(checkpoint_bytes, min(most_bytes, max(2 * checkpoint_bytes, LEAST_WRITES_BYTES)))

@@ -89,8 +89,8 @@ class PartitionedTopics:
     async def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
         """Store the metadata of a new partitioned topic.
 
-        Raises AdminError 409 if `topic` is partitioned already. The cache then contains the stored metadata, even if
-        another broker stored them, or an earlier call that was cancelled before the store responded.
+        Raises AdminError 409 if `topic` is partitioned already. The cache then contains the metadata that the store
+        has, for example from another broker, or from an earlier call that was cancelled.
         """
         metadata = PartitionedTopicMetadata(partitions, properties=dict(properties) if properties else None)
         async with self._writing:

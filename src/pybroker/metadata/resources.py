@@ -180,7 +180,7 @@ class Resources:
         await self._refresh_namespace(namespace)
 
     async def stored_boundaries(self, namespace: NamespaceName) -> list[str] | None:
-        """Read the bundle boundaries of a namespace from the store. Neither use the cache nor wait for changes of it in
+        """Read the bundle boundaries of a namespace from the store instead of the cache, without waiting for changes in
         progress.
 
         Return None if the namespace does not exist or its document cannot be read. Raises StoreError.
@@ -461,7 +461,7 @@ class Resources:
         """Return the policies that are set for the topic itself: each one as set for this cluster, or else as set for
         all clusters.
 
-        A caller that registers a listener in the event loop iteration in which this method returns misses no change.
+        A caller that registers a listener before it yields to the event loop again misses no change.
         """
         return await self._topic_policies.in_force(topic)
 

@@ -468,8 +468,8 @@ def value_before_conversion(path: Path, key: str) -> bytes | None:
     """Read the value at `key` from a database file of any layout, without changing the file. No store may have the file
     open.
 
-    Return None if the file or the value does not exist, and if the file is damaged: `open` then refuses the file.
-    Blocks. Raises StoreError for a layout of a newer version.
+    Return None if the file or the value does not exist, and if the file is damaged: `open` then refuses the file. This
+    function blocks. Raises StoreError for a layout of a newer version.
     """
     if not path.exists():
         return None

@@ -464,7 +464,9 @@ class ZooKeeperMetadataStore(MetadataStore):
             await self._client.set(path, b"", version)
 
     async def delete_tree(self, path: str) -> int:
-        """Delete the nodes at and below `path`, children first. Repeat this if other brokers add children meanwhile."""
+        """Delete the nodes at and below `path`, children first. If other brokers add children meanwhile, this method
+        tries again; after several attempts it raises StoreError.
+        """
         count = 0
         for _ in range(_RACE_ATTEMPTS):
             paths = [*reversed(await self._paths_below(path)), path]

@@ -124,8 +124,8 @@ class Code(Enum):
         "owner-without-explain",
         "The broker that owns the topic's namespace bundle is a Java broker of Apache Pulsar, which cannot explain topics.",
         (
-            "Read the statistics of the topic: `pybroker topics stats TOPIC`. To explain the topic, transfer its bundle to a "
-            "pybroker with `namespaces unload --destinationBroker`."
+            "Read the statistics of the topic: `pybroker stats TOPIC`. To explain the topic, transfer its bundle to a "
+            "pybroker with `pulsar-admin namespaces unload --destinationBroker`."
         ),
     )
     BUNDLE_OWNER_CONFLICT = (
@@ -567,8 +567,8 @@ class Code(Enum):
         "expired",
         "The message expired and counts as acknowledged in the subscription.",
         (
-            "Raise the message TTL (messageTTLInSeconds) if messages must not expire. To receive the message "
-            "again, raise the TTL first, and then seek the subscription to it."
+            "Raise the message TTL (policy messageTTL) if messages must not expire. To receive the message again, raise the "
+            "TTL first, and then seek the subscription to it."
         ),
     )
     SKIPPED = (

@@ -199,8 +199,8 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
 
 
 def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], int]] | None:
-    """Return the stored checksum of the batch at `offset`, and a function that computes the checksum for a given salt
-    (`FileHeader.salt`); None if the batch is truncated.
+    """Return the stored checksum of the batch at `offset`, and a function that computes the checksum from a salt
+    (`FileHeader.salt`, the start value). Return None if the batch is truncated.
     """
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
@@ -215,7 +215,7 @@ def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], 
 
 def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
     """Return the number of bytes of `data` that belong to the batch at `offset` according to its header, even if the
-    batch is truncated. Return 0 if there is no batch, or only a batch from an earlier use of a reused file.
+    batch is truncated; 0 if no batch of the file's current use begins there.
     """
     prefix = batch_prefix(file)
     if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):

@@ -156,9 +156,8 @@ class SegmentIndex:
         return point if point < len(self) else None
 
     def sparse_points(self, spacing_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (entry id, payload bytes, number of messages) of index points that are at least `spacing_bytes` of
-        payload apart. Bytes and messages are the totals of all entries before this entry. The first entry of the ledger
-        is not included.
+        """Yield (entry id, bytes before, messages before) of index points that are at least `spacing_bytes` of payload
+        apart, without the first entry of the ledger.
         """
         next_bytes = spacing_bytes
         while (point := bisect_left(self.bytes_before, next_bytes)) < len(self):
@@ -174,9 +173,8 @@ class SegmentIndex:
         return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
-        """Return a range of entry ids [low, high) that must be searched for the first entry that was published at
-        `publish_time_ms` (milliseconds since 1970) or later. If all entries of the range are earlier, the result of the
-        search is `high`. `entry_count`: the number of entries in the ledger.
+        """Return a range of entry ids [low, high) in which to search for an entry by its publish time (milliseconds
+        since 1970), as defined by `LedgerIndex.publish_time_span`. `entry_count`: the number of entries of the ledger.
         """
         times = self.publish_times
         if not times:

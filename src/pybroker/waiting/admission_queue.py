@@ -43,7 +43,7 @@ class Admissions(ABC, Generic[Address, Unit]):
 
     def retry_ms(self, addresses: Collection[Address]) -> float | None:
         """Return the milliseconds after which one of the waiting `addresses` may be admitted even if no unit is
-        returned, because the resource is a rate. Return None if units must be returned first.
+        returned, for example because a rate permits it again; None if time alone changes nothing.
         """
         return None
 

@@ -54,8 +54,7 @@ class KeyedLock(Generic[Name]):
     @asynccontextmanager
     async def held(self, name: Name, purpose: str = "") -> AsyncIterator[None]:
         """Hold the lock of `name` within this context, after all earlier requests. `purpose` is for error texts of
-        other requests. By default the wait has no limit; the constructor's `wait_context` may limit or refuse it with
-        its own errors.
+        other requests. Raises the errors of the constructor's `wait_context`, which can limit or refuse the wait.
         """
         request = _Request(purpose)
         if not self._table.take(name, request):

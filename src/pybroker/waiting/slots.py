@@ -69,7 +69,7 @@ class Slots(Generic[T]):
 
     @property
     def longest(self) -> T | None:
-        """The unsettled occupant that came first; None without one."""
+        """The unsettled occupant that came first; None if there is none."""
         return self._unsettled.first(None)
 
     def count_of(self, address: str) -> int:
@@ -97,8 +97,8 @@ class Slots(Generic[T]):
         return unsettled
 
     def settle(self, occupant: T) -> None:
-        """Mark `occupant` as being served. It is then not displaced, unless the constructor's `displaces_settled` is
-        set. Does nothing if it has no slot.
+        """Mark `occupant` as being served. It is then not displaced, except with `displaces_settled`. Does nothing if
+        it has no slot.
         """
         address = self._address_of.get(occupant)
         if address is not None and occupant in self._unsettled:

@@ -86,13 +86,13 @@ class Session(TextReceiver):
         """Handle the next text of the client."""
 
     async def handled_some(self) -> None:
-        """Complete the work for the texts that `handle` has received since the last call, at most `TEXTS_AT_ONCE`, such
-        as one request for several acknowledgements.
+        """Complete the work for the texts that `handle` has received since the last call (at most `TEXTS_AT_ONCE`), for
+        example with one request for several acknowledgements.
         """
 
     def other_work(self) -> list[Callable[[], Awaitable[None]]]:
-        """Return the coroutine functions that run beside the handling of texts. They are cancelled when the connection
-        is closed.
+        """Return coroutine functions that run concurrently with the handling of texts. They are cancelled when the
+        connection is closed.
         """
         return []
 

@@ -354,8 +354,8 @@ class Call:
             await self.broker.broker_context.authorization.require_list_topics(namespace, self.principal)
 
     def record_refusal(self, target: str, error: AdminError) -> None:
-        """Write an audit record if `error` means that access to `target`, a part of the request such as one of several
-        topics, was refused. The status of the response is independent of `error`.
+        """Write an audit record if `error` is a refusal of access. `target`: the part of the request to which access
+        was refused, such as one of several topics. The call itself may succeed.
         """
         cause = cause_of(error)
         if cause is not None:

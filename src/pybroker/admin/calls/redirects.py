@@ -32,8 +32,8 @@ _NO_BUNDLE = frozenset({LARGEST, HOT})
 
 async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:
     """Apply the rule `place` of a route to a call. Return a redirect to the broker that must handle the call, 204 for
-    the unload of a bundle without an owner, or None if this broker must run the handler. The handler also reports an
-    invalid path.
+    the unload of a bundle without an owner, or None if this broker must run the handler. None also for an invalid
+    path, which the handler then reports.
     """
     match place:
         case ServedAt.TOPIC_OWNER:
@@ -94,11 +94,11 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
 
 
 def is_moved_by_leader(ownership: BundleOwnership, owner: Owner) -> bool:
-    """Return whether this broker must handle an unload with a destination, although `owner` owns the bundle: this
-    broker is the leader, and `owner` is a Java broker.
+    """Return whether this broker must handle the unload of a bundle to a destination, although `owner` owns the bundle.
+    True if this broker is the leader and `owner` is a Java broker.
 
-    A Java broker sends an unload with a destination back to the leader. Therefore the leader assigns the destination,
-    and redirects the call without it to the owner.
+    A Java broker sends an unload with a destination back to the leader. Therefore the leader assigns the bundle to the
+    destination, and redirects the call to the owner without the parameter for the destination.
     """
     return owner.kind is OwnerKind.OTHER and not owner.is_pybroker and ownership.registry.is_leader()
 
@@ -142,8 +142,8 @@ def _to(
 def redirect(
     call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None, without: str = ""
 ) -> Response:
-    """Return a redirect (307) to another broker, with the same path or with `path`. As in Pulsar, a redirect by the
-    leader is authoritative.
+    """Return a redirect (307) to the broker at `addresses`, with the same path or with `path`. As in Pulsar, a redirect
+    by the leader is authoritative: that broker acquires a bundle without an owner.
 
     `without`: a query parameter that is removed.
     """

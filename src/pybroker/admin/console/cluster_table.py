@@ -49,8 +49,8 @@ class ClusterTable:
     async def current(self) -> ClusterView:
         """Return a table that is at most two seconds old, or older if its computation took long (`shared_answer.py`).
 
-        The topics of brokers that do not respond are missing. These brokers delay the result by at most four seconds
-        once in ten seconds.
+        The topics of brokers that do not respond are missing. Waiting for these brokers delays the result by at most
+        four seconds, once in ten seconds.
         """
         if self._broker.ownership is None:
             table = await self._local.current()

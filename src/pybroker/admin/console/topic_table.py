@@ -339,7 +339,7 @@ async def find_stuck(
     clock: Any,
 ) -> list[StuckRow]:
     """Return the stuck topics that the caller may list and explain, in the order of `worst_first`. Their names contain
-    all words of the request. If the request names a broker, all returned topics are served by this broker.
+    all words of the request. If the request names a broker, that broker serves all returned topics.
     """
     listed = await kept(table.stuck, may_list, clock)
     found: list[StuckRow] = []

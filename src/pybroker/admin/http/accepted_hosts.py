@@ -55,7 +55,7 @@ class AcceptedHosts:
 
     def check(self, host_header: str | None) -> None:
         """Check the Host header. Raises AdminError 421 if the host is not accepted. A request without a Host header is
-        accepted, because browsers always send one.
+        accepted, because it cannot come from a browser, and only browsers are targets of DNS rebinding.
         """
         if host_header is None or self.accepts(host_header):
             return

@@ -118,7 +118,7 @@ def transaction_in_buffer(buffer: TransactionBuffer | None, txn_id: TxnId) -> di
 
 
 def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """Return `transactionBufferStats`. A topic that never had transactions has no transaction buffer."""
+    """Return `transactionBufferStats`. For a topic that never had transactions, the numbers of transactions are 0."""
     buffer, ledgers = topic.transactions.buffer, topic.ledger.ledgers
     limit = None if buffer is None else buffer.limit
     last = ledgers.last_position if limit is None else ledgers.previous_position(limit)

@@ -24,7 +24,9 @@ MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 
 def plain(path: str, value: bytes) -> bytes:
-    """Return the document at `path` uncompressed, whether Java brokers compressed it or not. Raises StoreError."""
+    """Return the uncompressed form of `value`, the document at `path`. A document that is not compressed is returned
+    unchanged. Raises StoreError.
+    """
     if len(value) < _HEAD.size or int.from_bytes(value[:2], "big") != _MAGIC:
         return value
     _, size = _HEAD.unpack_from(value)

@@ -28,8 +28,8 @@ def renew_topic_limit(topic: TopicContext) -> None:
 def throttle_of(
     subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
 ) -> DispatchThrottle | None:
-    """Return the rate limits of the subscription, or None if none applies. `before`: its previous limits; an unchanged
-    limit of the subscription alone keeps its remaining tokens.
+    """Return the rate limits of the subscription, or None if none applies. `before`: the previous limits of the
+    subscription; if the limit for this subscription alone is unchanged, it keeps its remaining tokens.
     """
     topic = subscription.topic
     policies = topic.policies
@@ -131,8 +131,8 @@ class DispatchThrottle:
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 
     def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
-        """Limit the read plan to the allowed number of entries and bytes. Entries to redeliver above that number go
-        back to the dispatcher.
+        """Limit the read plan to the allowed number of entries and bytes. Entries to redeliver that exceed this
+        number are returned to the dispatcher.
         """
         if self._is_exempt():
             return

@@ -179,8 +179,8 @@ def require_unacknowledged(subscription: Subscription, position: Position) -> No
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Check that no open transaction has acknowledged any of the messages of the entry at `position` that the bitmap
-    `bits` selects by batch index (-1: all). Raises TransactionConflict.
+    """Check that no open transaction has acknowledged any of the selected messages of the entry at `position`. `bits`:
+    bitmap of the batch indexes of the selected messages; -1 for all messages. Raises TransactionConflict.
     """
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None

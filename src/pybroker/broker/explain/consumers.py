@@ -87,11 +87,11 @@ def waits_for_parts(chunk_order: ChunkOrderView) -> dict[ConsumerState, int]:
 
 
 def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:
-    """Return the consumers that block the subscription because they cannot receive entries now, each with its number in
-    `waits_for`.
+    """Return the consumers that block the subscription because they cannot receive entries now, each with the number of
+    entries that wait for it.
 
-    `waits_for`: number of entries that only this consumer may receive. If no consumer can receive entries, all
-    consumers are returned, otherwise only those in `waits_for`.
+    `waits_for`: for each consumer, the number of waiting entries that only this consumer may receive. If no consumer
+    can receive entries, all consumers are returned; otherwise only consumers in `waits_for`.
     """
     dispatcher = subscription.dispatcher
     assert dispatcher is not None

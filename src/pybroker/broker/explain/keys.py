@@ -56,7 +56,7 @@ class HeldBack:
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
         """Return the blocked entries of hashes whose new or previous consumer is one of `consumers`.
 
-        Entries that wait because their consumer has no permits are included for all consumers.
+        Entries that wait because their consumer cannot receive messages now are included, whichever consumer it is.
         """
         found = HeldBack()
         found.for_consumers = self.for_consumers

@@ -54,10 +54,11 @@ class ClusterLookups:
         *,
         is_authoritative: bool,
     ) -> LookupAnswer:
-        """Return the broker that serves `topic`. If its owner is unreachable, wait within the context `parking` until
-        the owner responds or another broker owns the topic, at most `parkedLookupTimeoutMs`.
+        """Return the broker that serves `topic`. If its owner is unreachable, wait until the owner responds or another
+        broker owns the topic, at most `parkedLookupTimeoutMs`.
 
-        Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+        `parking` creates a context manager that is entered for this wait. Raises TopicNotFound, MetadataError,
+        ServiceNotReady, StoreError.
         """
         owner = await self._owner(topic, listener_name, is_authoritative=is_authoritative)
         if self._is_lost(owner) and self.parked < self._config.max_parked_lookups:

@@ -49,8 +49,8 @@ class RateBuckets:
             self._bytes.spend(size_bytes)
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Add tokens to the buckets. Unused tokens that exceed the tokens of one period expire at the next call of this
-        method.
+        """Add tokens to the buckets, which may then contain more than the tokens of one period. At the next call, this
+        excess is removed if it is unused.
         """
         if self._messages is not None:
             self._messages.add(messages)

@@ -161,7 +161,8 @@ class Deduplication:
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
         """Return a record for new messages that are passed to the ledger. `highest`: highest sequence id of the
-        messages, or None as in `Part.highest`. The caller must call `accepted` or `refused` next.
+        messages; None if they are only chunks of an incomplete message. The caller must call `accepted` or `refused`
+        next.
         """
         return Accepted(self._known(name), session, highest)
 
@@ -249,8 +250,8 @@ class Deduplication:
         """Remove names that have been inactive for `timeout_ms`, and the longest inactive names above `max_producers`.
         Return the number of removed names.
 
-        Inactivity starts at the first call after the producer left. Names with an attached producer or with messages in
-        flight are kept.
+        Inactivity starts at the first call of this method after the producer left. Names with an attached producer or
+        with messages in flight are kept.
         """
         gone: list[tuple[float, str]] = []
         for name, known in self._names.items():

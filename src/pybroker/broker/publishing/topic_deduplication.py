@@ -290,7 +290,9 @@ class TopicDeduplication:
         producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
 
     def stored(self, producer: Producer, accepted: Accepted, entries: int) -> None:
-        """Record that entries are durable and their receipts are sent."""
+        """Record that the messages `accepted` of a producer are durable, and that their receipts are sent. `entries`:
+        number of their entries.
+        """
         known = self.known
         if known is not None:
             known.stored(accepted)
@@ -332,8 +334,8 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store the persisted sequence ids of all producers, so that the entries before them may be trimmed. Raises
-        StoreError.
+        """Store the highest durable sequence id of each producer, so that the entries stored so far may be trimmed.
+        Raises StoreError.
         """
         async with self._saving:
             known, cursor = self.known, self.cursor

@@ -240,8 +240,8 @@ class TopicBase(ABC):
         """Delete the subscription permanently and close its consumers. The caller holds its lock. Raises StoreError."""
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` to `subscription`. The caller has checked its permission and holds the subscription's lock.
-        Raises ConsumerBusy.
+        """Attach `consumer` to `subscription`. The caller has checked the consumer's permission and holds the
+        subscription's lock. Raises ConsumerBusy.
         """
         self.require_open()
         consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)

@@ -113,8 +113,8 @@ class TransactionBuffer:
         return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
-        """Return the highest id (its low half) up to which all transactions of this coordinator have ended; 0 if
-        unknown.
+        """Return the highest transaction number (`TxnId.least`) up to which all transactions of this coordinator have
+        ended; 0 if unknown.
         """
         return self._low_water_marks.get(coordinator, 0)
 
@@ -224,8 +224,8 @@ class TransactionBuffer:
                 self._ended.popitem(last=False)
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """Record that all transactions of this coordinator up to the id `least` (low half) have ended. Return those
-        that are still open on this topic, oldest first; the caller aborts them.
+        """Record that all transactions of this coordinator up to the number `least` (`TxnId.least`) have ended. Return
+        those of them that are still open on this topic, oldest first; the caller aborts them.
 
         Later calls return a transaction again, until its end marker is being stored.
         """

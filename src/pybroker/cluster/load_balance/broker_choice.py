@@ -134,8 +134,8 @@ class BundleAssignment:
         self._views: dict[str, _BrokerView] = {}
 
     def set_candidates(self, candidates: Iterable[Candidate]) -> None:
-        """Set the registered brokers with their load reports. Decisions for other brokers end, and so do decisions for
-        acquired bundles that the report of their broker lists.
+        """Set the registered brokers with their load reports. Remove the decisions for brokers that are not registered,
+        and the decisions for acquired bundles that are in the load report of their broker.
         """
         self._candidates = {candidate.broker_id: candidate for candidate in candidates}
         for bundle, decision in list(self._decisions.items()):
@@ -181,7 +181,7 @@ class BundleAssignment:
             self._end(bundle)
 
     def forget(self) -> None:
-        """End all decisions: when this broker becomes the leader, or when changes of ownership may have gone
+        """Remove all decisions. Called when this broker becomes the leader, and when changes of ownership may have gone
         unreported.
         """
         for bundle in list(self._decisions):

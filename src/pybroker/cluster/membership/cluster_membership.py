@@ -163,9 +163,7 @@ class ClusterMembership:
         return self._version is not None and self._store.holds_session()
 
     def load_manager_problem(self) -> str | None:
-        """Return a text that names a broker with another load manager, because of which the brokers of this cluster
-        cannot work together; None if there is no such broker.
-        """
+        """Return an error text if the load manager of a registered broker cannot work beside pybroker; None if all can."""
         return load_manager_refusal(self.brokers().values())
 
     def report(self) -> MembershipReport:

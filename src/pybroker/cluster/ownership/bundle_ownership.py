@@ -200,11 +200,11 @@ class BundleOwnership:
         return not self._fencing and self._store.holds_session()
 
     async def settled(self, topic: TopicName) -> None:
-        """If this broker is acquiring the bundle of `topic`, wait until that has ended. Raises TopicNotFound if the
-        namespace does not exist.
+        """If this broker is acquiring the bundle of `topic`, wait until the attempt has succeeded or failed. Raises
+        TopicNotFound if the namespace does not exist.
 
-        Another broker can read the new ownership document, and lead a client here, before this broker has the response
-        to its creation.
+        Another broker may read the new ownership document and redirect a client here before this broker knows that it
+        has created the document.
         """
         bundle = self.bundle_of(topic)
         if self.held.state(bundle) is BundleState.ACQUIRING:
@@ -279,8 +279,8 @@ class BundleOwnership:
     ) -> Owner | None:
         """Return the owner of `bundle`; None if it has none. Raises BundleUnloading, other MetadataErrors, StoreError.
 
-        An authoritative request comes from another broker and is not answered from the cache: if this broker cannot
-        reach the metadata store, the cached owner may be that broker, and both would redirect to each other.
+        `is_authoritative`: the request comes from another broker. It is not answered from the cache: if this broker
+        cannot reach the metadata store, the cached owner may be that broker, and both would redirect to each other.
         """
         if self.serves(bundle):
             return _HERE

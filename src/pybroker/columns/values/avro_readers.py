@@ -274,8 +274,8 @@ def timestamp_reader(arrow_type: pa.DataType, unit_us: int) -> Callable[[Lanes],
 
 
 def timestamps(lanes: Lanes, numbers: Numbers, unit_us: int) -> pa.Array:
-    """Convert the timestamps `numbers` of the lanes, in units of `unit_us` microseconds, to microseconds (int64). The
-    row of a lane whose time does not fit fails.
+    """Convert `numbers`, the timestamps at the read positions `lanes`, from units of `unit_us` microseconds to
+    microseconds (int64). Rows with a timestamp that does not fit fail.
     """
     if unit_us != 1:
         limit = (2**63 - 1) // unit_us

@@ -85,7 +85,8 @@ class CursorRegistry:
 
     def shelved(self, cursor_id: str) -> tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]]:
         """Return the records of a cursor that the checkpoint table lacks: whether the cursor was deleted, so that its
-        rows in the table are void; its snapshot; and its deltas.
+        rows in the table are void; its snapshot (None without one); and its deltas. Snapshot and deltas have their
+        record numbers.
         """
         cursor = self._cursors.get(cursor_id)
         if cursor is None:

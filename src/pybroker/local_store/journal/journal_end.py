@@ -120,8 +120,8 @@ def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
 
 
 def latest_end(ends: Iterable[JournalEnd | None]) -> JournalEnd | None:
-    """Return the end with the highest sequence number, with its commit number raised to the highest one in `ends`; None
-    if there is no end.
+    """Return the end with the highest sequence number, as a copy with the highest commit number of all `ends`; None if
+    there is no end.
     """
     known = [end for end in ends if end is not None and (end.next_sequence or end.commit)]
     if not known:

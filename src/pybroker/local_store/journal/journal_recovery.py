@@ -62,9 +62,9 @@ class ScannedFile:
 
 
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
-    """Find the whole batches in a journal file that were written since its last reuse. `covered_sequence`: a checkpoint
-    covers batches with lower numbers, so they may be damaged. Raises LayoutError if the file's header has another
-    number than `generation`.
+    """Find the whole batches in a journal file that were written since its last reuse. Batches with sequence numbers
+    below `covered_sequence` may be damaged, because a checkpoint covers them. Raises LayoutError if the file's header
+    has another file number than `generation`.
     """
     header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:

@@ -41,8 +41,8 @@ class InfoRecord(ABC):
         """Delete the stored info. Raises StoreError, and BadVersionError if another owner has changed the info."""
 
     def save_with(self, save: SaveInfo) -> None:  # noqa: B027  (a record in one value has no other users)
-        """Set `save`, the function with which the owner stores its current info. Other code that keeps a part of this
-        record calls `save` after a change of this part.
+        """Set `save`, a function that stores the present info of the owner in this record. A cursor store that keeps
+        cursors in the record calls `save` when it has changed them.
         """
 
 

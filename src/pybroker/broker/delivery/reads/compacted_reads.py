@@ -87,7 +87,8 @@ class CompactedReads:
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Read the next entries from the store and advance the read position. Raises StoreError.
 
-        Return None if the compacted view was replaced or has no more entries; the caller then calls `read` again.
+        Return None if a compaction has replaced the compacted view, or if the view has no more entries. The caller
+        then calls `read` again, which reads from the new view, or from the topic after the end of the view.
         """
         view = self._view()
         if view is None:

@@ -17,8 +17,8 @@ READ_GAP_ENTRIES = 8
 
 
 def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int) -> list[EntryRun] | None:
-    """Return the due entries if all of them are in memory, else None. Also None if consecutive entries together exceed
-    `max_bytes`.
+    """Return the due entries if all of them are in memory, else None. Also None if a run of consecutive entries is
+    larger than `max_bytes`.
     """
     runs = []
     for ledger_id, first, last in _spans(due, 0):

@@ -61,8 +61,8 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
     """Move the read position past the unreadable entries `damage`. Return False if reading cannot continue.
 
-    `skip` is called with a ledger id and entry ids, to acknowledge these entries, if some of them are unacknowledged.
-    It is None if `autoSkipNonRecoverableData` is off; reading then cannot continue after such entries.
+    `skip` acknowledges entries; its arguments are a ledger id and entry ids. It is called if some of the unreadable
+    entries are unacknowledged. None if `autoSkipNonRecoverableData` is off; the result is then False in this case.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers

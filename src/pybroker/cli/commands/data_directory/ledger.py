@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_store_options(dump)
     dump.set_defaults(run=_dump)
     listing = commands.add_parser("list", help="list the ledgers on BookKeeper")
-    _add_topic_option(listing, "only the ledgers that this topic names, with their use, and its cursors")
+    _add_topic_option(listing, "only the ledgers of this topic, with their use, and its cursors")
     listing.add_argument("--state", choices=_STATES, help="only ledgers in this state")
     listing.add_argument(
         "--property",
@@ -86,7 +86,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_store_options(listing)
     listing.set_defaults(run=_list)
     orphans = commands.add_parser(
-        "orphans", help="list the ledgers of a cluster on BookKeeper that no document names; deletes nothing"
+        "orphans",
+        help="list the ledgers of a cluster on BookKeeper that belong to no topic and no cursor; deletes nothing",
     )
     orphans.add_argument("--cluster", metavar="NAME", help="the cluster whose brokers created them (clusterName)")
     orphans.add_argument(
@@ -94,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_ORPHAN_AGE_HOURS,
         metavar="HOURS",
-        help=f"younger ledgers are kept, because a broker may be about to name them (default: {_ORPHAN_AGE_HOURS:g})",
+        help=f"minimum age, because a broker may still add younger ledgers to a topic (default: {_ORPHAN_AGE_HOURS:g})",
     )
     _add_store_options(orphans)
     orphans.set_defaults(run=_orphans)
