@@ -118,7 +118,7 @@ class Coordinators:
         return found
 
     def runs(self, coordinator_id: int) -> bool:
-        """Return whether this broker must run the coordinator, started or not."""
+        """Return whether this broker must run the coordinator, whether it has started or not."""
         try:
             self._require_served(coordinator_id)
         except BrokerError:
