@@ -333,7 +333,9 @@ class Broker:
         logs.info("wire_core.selected", implementation=core.IMPLEMENTATION, crc32c=core.CRC32C)
         if descriptors.limit < FEW:
             logs.warning(
-                "descriptors.few", limit=descriptors.limit, advice="raise it with ulimit -n for more connections"
+                "descriptors.few",
+                limit=descriptors.limit,
+                advice="raise the limit with ulimit -n to allow more connections",
             )
         await self._bind()
         self._create_membership()

@@ -334,7 +334,7 @@ def test_metadata_that_are_gone_or_of_another_time_are_refused_beside_ledgers(tm
     (broker.data / "metadata.end").unlink()
     ended = serve(tmp_path)
     assert ended.returncode == 1
-    assert "holds ledgers with entries, and its metadata.db names no topic" in ended.stderr
+    assert "contains ledgers with entries, but its metadata.db lists no topic" in ended.stderr
 
 
 # --- service manager -------------------------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ def test_stats_shows_producers_subscriptions_and_consumers(run: Run, broker: Bro
         (
             ["produce", "a", "x", "--service-url", "pulsar://127.0.0.1:1", "--timeout", "1"],
             1,
-            "set another one with --service-url",
+            "set another address with --service-url",
         ),
     ],
 )

@@ -79,9 +79,7 @@ def test_a_topic_that_is_missing_from_metadata_is_told_and_set_aside(
 ) -> None:
     broker = two_topics(tmp_path, {}, is_killed=is_killed)
     lost = forget_topic(broker.data, TOPIC)
-    said = (
-        rf"holds ledgers with entries, and its metadata\.db does not name them: 10 entries in ledger {lost}\. .*repair"
-    )
+    said = rf"with entries, but its metadata\.db does not list these ledgers: 10 entries in ledger {lost}\. .*repair"
     for _ in range(2):
         with pytest.raises(RuntimeError, match=said):
             broker.start()
@@ -117,7 +115,7 @@ def test_without_a_synced_journal_a_ledger_without_a_name_is_a_warning(tmp_path:
         client.open_producer(TOPIC)
         client.publish(1, 10)
     forget_topic(broker.data, TOPIC)
-    with pytest.raises(RuntimeError, match="does not name them"):
+    with pytest.raises(RuntimeError, match="does not list these ledgers"):
         broker.start()
 
 

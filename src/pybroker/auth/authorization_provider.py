@@ -94,7 +94,7 @@ class AuthorizationProvider(ABC):
         of the tenant may list them.
         """
         if not await self.administers(namespace.tenant, role):
-            raise AuthorizationError(f"role {role!r} may not list the topics of {namespace}")
+            raise AuthorizationError(f"role {role!r} may not list the topics of namespace {namespace}")
 
     async def may_produce_somewhere(self, role: str | None) -> bool:
         """Return whether the role may produce to at least one topic. Such a role may register a sink of transactions;

@@ -106,12 +106,14 @@ def decode_checked(data: bytes, kind: type[_Value], path: Path) -> _Value:
         found = json.loads(body).get("format")
         if isinstance(found, int) and found > BACKUP_FORMAT:
             raise BackupError(
-                f"{path} has format {found}, but this pybroker supports only format {BACKUP_FORMAT}: use the "
+                f"the file {path} has format {found}, but this pybroker supports only format {BACKUP_FORMAT}: use the "
                 "pybroker version that wrote the backup"
             )
         return msgspec.json.decode(body, type=kind)
     except (ValueError, AttributeError, msgspec.DecodeError) as error:
-        raise BackupError(f"{path} is damaged: {error}. Use another restore point or another backup") from error
+        raise BackupError(
+            f"the file {path} is damaged: {error}. Use another restore point or another backup"
+        ) from error
 
 
 def encode_ledger_line(copied: CopiedLedger) -> bytes:
@@ -160,7 +162,7 @@ def plan_copies(
         length = end_offsets.get(ledger_id, size)
         if length > size:
             raise BackupError(
-                f"The data directory is damaged: {segment_path(Path(), ledger_id)} has {size} bytes, but "
+                f"The data directory is damaged: file {segment_path(Path(), ledger_id)} has {size} bytes, but "
                 f"checkpoint.db records {length} bytes. `pybroker ledger verify` reports the details"
             )
         if not length:
@@ -203,7 +205,7 @@ def read_head(directory: Path) -> BackupHead:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise BackupError(f"{directory} is not a backup directory: {BACKUP_FILE} is missing") from None
+        raise BackupError(f"the directory {directory} is not a backup directory: {BACKUP_FILE} is missing") from None
     return decode_checked(data, BackupHead, path)
 
 
@@ -213,7 +215,7 @@ def read_manifest(directory: Path, point: str) -> Manifest:
         data = path.read_bytes()
     except FileNotFoundError:
         known = ", ".join(restore_points(directory)) or "none"
-        raise BackupError(f"{directory} has no restore point {point}. Restore points: {known}") from None
+        raise BackupError(f"the backup {directory} has no restore point {point}. Restore points: {known}") from None
     manifest = decode_checked(data, Manifest, path)
     # Names become paths in the data directory, so an untrusted backup must not name other files.
     if sorted(database.name for database in manifest.databases) != sorted(DATABASES):

@@ -239,12 +239,12 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
     if not path.exists():
         if names := {path.name for path in target.iterdir()} - {"lost+found", BACKUP_FILE + ".new"}:
             raise BackupError(
-                f"{target} is neither empty nor a backup directory (it contains {min(names)}): use an empty directory"
+                f"the directory {target} is neither empty nor a backup directory (it contains {min(names)}): use an empty directory"
             )
         write_durably(path, encode_checked(BackupHead(BACKUP_FORMAT, lineage)))
     if read_head(target).lineage != lineage:
         raise BackupError(
-            f"{target} is a backup of another data directory, or of this data directory before a restore: use "
+            f"the directory {target} is a backup of another data directory, or of this data directory before a restore: use "
             "another backup directory"
         )
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -253,7 +253,7 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BackupError(
-                f"{target} is in use by another backup: run the backup again when the other backup is complete"
+                f"the backup directory {target} is in use by another backup: run the backup again when the other backup is complete"
             ) from None
         yield
     finally:
@@ -269,7 +269,9 @@ def stopped_source(data: Path, created_ms: int, new_lineage: str, snapshot_id: s
     lacks.
     """
     if not (data / "checkpoint.db").exists() or not (data / "metadata.db").exists():
-        raise BackupError(f"{data} is not the data directory of a broker: checkpoint.db or metadata.db is missing")
+        raise BackupError(
+            f"the directory {data} is not the data directory of a broker: checkpoint.db or metadata.db is missing"
+        )
     table = CheckpointTable(Disk(), data / "checkpoint.db", "")
     try:
         is_clean = table.load_facts("ledgers").is_clean

@@ -212,7 +212,7 @@ class DataSnapshots:
         if self.current is None:
             return "Another data snapshot is being taken. Retry when it is complete"
         return (
-            f"Data snapshot {self.current.snapshot_id} exists, and there is one at a time. It expires in"
+            f"Data snapshot {self.current.snapshot_id} exists, and only one can exist at a time. It expires in"
             f" {self.remaining_ms(self.current) / 1000:.0f} s unless its backup renews it; to remove it now, use"
             f" DELETE /admin/v3/data-snapshots/{self.current.snapshot_id}"
         )

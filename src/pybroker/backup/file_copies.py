@@ -113,7 +113,7 @@ def _chunks(descriptor: int, offset: int, length: int, path: Path) -> Iterator[b
     while offset < length:
         chunk = os.pread(descriptor, min(CHUNK_BYTES, length - offset), offset)
         if not chunk:
-            raise BackupError(f"{path} has only {offset} bytes, although {length} bytes are expected")
+            raise BackupError(f"the file {path} has only {offset} bytes, although {length} bytes are expected")
         yield chunk
         offset += len(chunk)
 

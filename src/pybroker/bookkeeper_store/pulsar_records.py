@@ -301,7 +301,10 @@ class PulsarRecord(InfoRecord):
                 await self._find_out()
             else:
                 return
-        raise StoreError(f"{path} could not be stored, because {self.path} was changed during each attempt. Try again")
+        raise StoreError(
+            f"The document {path} could not be stored, because another process changed the managed ledger {self.path} during each "
+            "attempt. Try again"
+        )
 
     async def delete(self) -> None:
         changes: list[Change] = [

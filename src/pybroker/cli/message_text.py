@@ -125,7 +125,7 @@ def _member(document: dict[str, Any], name: str, kind: type) -> Any:
 def _time(document: dict[str, Any], name: str) -> int:
     value = _member(document, name, int) or 0
     if not 0 <= value < 1 << 63:
-        raise NotAMessage(f"the message's {name} is not a time in milliseconds")
+        raise NotAMessage(f"the field {name} is not a time in milliseconds")
     return int(value)
 
 

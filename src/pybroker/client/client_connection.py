@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
             connection.abort("it did not answer in time")
             raise ConnectionLost(
                 f"the broker {address} did not respond within {access.connection_timeout_s:g} s: check that it "
-                "is running, and that the port is that of the binary protocol"
+                "is running, and that the port belongs to the binary protocol"
             ) from None
         except ssl.SSLCertVerificationError as error:
             connection.abort(str(error))

@@ -125,5 +125,5 @@ class ClusterDocuments:
 def _require_few(named: Mapping[str, object], name: str) -> None:
     if len(named.keys() | {name}) > MAX_NAMED:
         raise AdminError(
-            412, f"A cluster can have at most {MAX_NAMED} failure domains and isolation policies of each kind"
+            412, f"A cluster can have at most {MAX_NAMED} failure domains, and at most {MAX_NAMED} isolation policies"
         )

@@ -142,7 +142,9 @@ class DynamicConfiguration:
         """Apply the override `text` of `key`, or log why it cannot be applied."""
         info = self._keys.get(key)
         if info is None:
-            logs.warning("config.override_ignored", key=key, reason="changed at run time it has no effect here")
+            logs.warning(
+                "config.override_ignored", key=key, reason="a change of this setting at run time has no effect"
+            )
             return
         try:
             value = self._checked(info, text)

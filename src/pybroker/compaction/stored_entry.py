@@ -91,4 +91,4 @@ def format_in(store: LedgerStore) -> StoredFormat:
 
 
 def _damaged(stored: bytes) -> StoreError:
-    return StoreError(f"an entry of {len(stored)} bytes is none of a compacted ledger")
+    return StoreError(f"an entry of {len(stored)} bytes is not an entry of a compacted ledger")

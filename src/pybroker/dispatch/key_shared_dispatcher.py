@@ -484,7 +484,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self._replay.check_invariants()
         self._parked.check_invariants()
         for position, sticky_hash in self._replay:
-            assert not self._parked.covers(sticky_hash, position), "an entry is listed and set aside"
+            assert not self._parked.covers(sticky_hash, position), "an entry is both in the replay set and parked"
         holders: dict[int, dict[ConsumerState, int]] = {}
         messages: dict[int, int] = {}
         for _, _, consumer, message_count, sticky_hash in self._pending:
@@ -494,7 +494,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         assert not self.draining.freed
         for sticky_hash, draining in self.draining:
             held = holders[sticky_hash][draining.consumer]
-            assert held == draining.unacked_entries, "a draining hash is not counted right"
+            assert held == draining.unacked_entries, "a draining hash has a wrong count of entries"
             assert len(holders[sticky_hash]) > 1 or messages[sticky_hash] == draining.unacked_messages
         if self.owners.allows_out_of_order_delivery:
             return
@@ -503,7 +503,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             assert len(counts) == 1, "a hash is unacknowledged at two consumers"
             (holder,) = counts
             assert holder is self.owners.selector.owner(sticky_hash) or sticky_hash in listed, (
-                "a moved hash does not drain"
+                "a hash with another owner is not in the draining hashes"
             )
 
     # --- consumers of entries ----------------------------------------------------------------------------------------

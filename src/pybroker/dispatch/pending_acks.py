@@ -274,7 +274,7 @@ class PendingAcks:
             held.setdefault(consumer, {}).setdefault(ledger_id, set()).add(entry_id)
         for consumer in {*held, *self._logs}:
             by_log = {ledger_id: set(entry_ids) for ledger_id, entry_ids in self.held_by(consumer).items()}
-            assert by_log == held.get(consumer, {}), "a consumer's log is not what it holds"
+            assert by_log == held.get(consumer, {}), "a consumer's log differs from its pending acks"
 
     def _cut_log(self, consumer: ConsumerState, log: list[tuple[int, Sequence[int], int]]) -> None:
         by_ledger = self._by_ledger

@@ -269,7 +269,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         super().check_invariants()
         self._replay.check_invariants()
         self._parked.check_invariants()
-        assert all(consumer in self.consumers for consumer in self._parked), "set aside for one that left"
+        assert all(consumer in self.consumers for consumer in self._parked), (
+            "an entry is parked for a consumer that has left"
+        )
         self._levels.check_invariants(self.consumers)
 
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:

@@ -120,7 +120,7 @@ class Aim:
     whom: Whom
     call: str
     what: str
-    """Plural noun of the selected objects, for the warning."""
+    """Singular noun of the selected objects, for the warning."""
     has_happened: bool = False
     missed: list[str] = field(default_factory=list)
     """Topics of commands that did not match."""
@@ -141,8 +141,12 @@ class Aim:
         told = "".join(
             f", {name} {value}" for name, value in (("topic", self.whom.topic), ("name", self.whom.name)) if value
         )
-        others = f"There were some of {', '.join(self.missed)}." if self.missed else "There were none at all."
-        return f"The fault {self.call}{told} never happened: it met no {self.what}. {others}"
+        others = (
+            f"Topics that had a {self.what}: {', '.join(self.missed)}."
+            if self.missed
+            else f"No topic had a {self.what}."
+        )
+        return f"The fault {self.call}{told} never happened: no {self.what} matched it. {others}"
 
 
 class Fault:
@@ -274,7 +278,7 @@ class Faults:
         or error.
         """
         types = frozenset({_command_type(command)})
-        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "such command")
+        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "command")
         refusal = Refusal(types, _error_class(error)(message), count, aim)
         return self._in_force(self._refusals, refusal, _nothing)
 
@@ -435,6 +439,6 @@ def _error_class(error: str | type[BrokerError]) -> type[BrokerError]:
         return named[error]
     if not (isinstance(error, type) and issubclass(error, BrokerError)):
         raise ValueError(
-            f"{error!r} is no ServerError: use its name, such as ServiceNotReady, or a subclass of BrokerError"
+            f"{error!r} is not a ServerError: use the name of an error, such as ServiceNotReady, or a subclass of BrokerError"
         )
     return error

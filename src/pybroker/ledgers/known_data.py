@@ -16,8 +16,9 @@ from pybroker.errors import StoreError
 STORE_MARK_VERSION = 1
 HOW_TO_REPAIR = "Restore the data directory from a backup, or run `pybroker ledger repair`"
 HOW_TO_GO_ON = (
-    "Put the missing files of the same moment back (is a disk not mounted, or is this an older copy?). If they are lost for good,"
-    " `pybroker ledger repair` shows which positions are certain, and with --apply --accept-loss the broker starts without the rest"
+    "Check whether a disk is not mounted, or whether the data directory is an older copy. Restore the missing files from the same "
+    "backup. If these files are lost permanently, `pybroker ledger repair` shows which data is certainly complete; with --apply "
+    "--accept-loss, it removes the rest, and the broker can start"
 )
 
 

@@ -99,13 +99,13 @@ class DataDirectoryLock:
             self._hold(self._open(directory, os.O_RDONLY), is_optional=True)
             if not is_copied_into and (directory / INCOMPLETE_COPY_NAME).exists():
                 raise IncompleteRestore(
-                    f"{directory} contains an interrupted copy of topics ({INCOMPLETE_COPY_NAME}): run `pybroker ledger copy` again"
-                    " to complete it, or use another directory"
+                    f"the directory {directory} contains an interrupted copy of topics ({INCOMPLETE_COPY_NAME}): run "
+                    "`pybroker ledger copy` again to complete it, or use another directory"
                 )
             if not is_restored and (directory / INCOMPLETE_RESTORE_NAME).exists():
                 raise IncompleteRestore(
-                    f"{directory} contains an interrupted restore ({INCOMPLETE_RESTORE_NAME}): run `pybroker restore` again to"
-                    " complete it, or use another directory"
+                    f"the directory {directory} contains an interrupted restore ({INCOMPLETE_RESTORE_NAME}): run `pybroker "
+                    "restore` again to complete it, or use another directory"
                 )
             if not is_only_looked_at:
                 keep_to_owner(directory)
@@ -134,7 +134,7 @@ class DataDirectoryLock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
-            advice = "stop it, or use --data with another one"
+            advice = "stop that process, or use --data with another directory"
             if self._is_only_looked_at:
                 advice = (
                     "stop that broker first. While it runs, `pybroker explain` shows its problems, and this command can read a"

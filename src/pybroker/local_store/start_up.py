@@ -131,7 +131,7 @@ def open_store(
                 "checkpoint.clean_mark_wrong",
                 file=directories.table.name,
                 batches=facts.sequence - covered_sequence,
-                note="the table is older than the journal; the journal was replayed",
+                note="checkpoint.db is older than the journal; the missing changes were read from the journal",
             )
         numbers = (number for name in names if (number := file_number(name)) is not None)
         facts.first_generation = max(facts.first_generation, *(number + 1 for number in numbers), 1)
@@ -379,7 +379,9 @@ def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, d
     except LayoutError as error:
         raise DamagedJournal(f"journal file {name} is damaged at offset 0: {error}") from error
     for offset in scanned.covered_damage:
-        logs.warning("journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint covers it")
+        logs.warning(
+            "journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint has stored this data"
+        )
     live = order.live_batches(name, scanned)
     view = memoryview(data)
     for batch in live:

@@ -115,7 +115,8 @@ class ManagedLedgerFactory:
             raise
         if not document.is_terminated and not self.store.may_be_named(managed.current_ledger_id):
             raise StoreError(
-                f"{path} cannot be opened, because the metadata store took too long to store its list of ledgers: try again"
+                f"managed ledger {path} cannot be opened, because the metadata store took too long to store its list of ledgers: "
+                "try again"
             )
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
@@ -237,7 +238,7 @@ class ManagedLedgerFactory:
                 managed_ledger=path,
                 ledger_id=ledger_id,
                 error=str(error),
-                action="treated as empty: the messages that were published last are lost",
+                action="the broker treats the ledger as empty: the messages that were published last are lost",
             )
             return LedgerSummary(ledger_id, 0, 0, 0)
 

@@ -237,7 +237,11 @@ class ManagedLedger(AppendListener):
         self.document.require_owned()
         self._go_on()
         reason = self._store.refusal()
-        return StorageFull(reason) if reason else LedgerFenced(f"{self.name} cannot be written now, try again")
+        return (
+            StorageFull(reason)
+            if reason
+            else LedgerFenced(f"managed ledger {self.name} cannot be written now, try again")
+        )
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         listener = self._listener
@@ -375,7 +379,7 @@ class ManagedLedger(AppendListener):
                     self._refused(self.pending_appends.take_all(), error)
             except Exception:  # a bug: the appends must not wait forever
                 self.is_write_failed = True
-                self._end_change(LedgerFenced(f"{self.name} cannot be written now, try again"))
+                self._end_change(LedgerFenced(f"managed ledger {self.name} cannot be written now, try again"))
                 raise
             await asyncio.sleep(CHANGE_RETRY_MS / 1000)
         self.trim_soon()
@@ -387,7 +391,9 @@ class ManagedLedger(AppendListener):
         answered.
         """
         logs.error("ledger.deleted_by_other", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
-        fenced_error = LedgerFenced(f"{self.name} has another owner, which deleted ledger {self._ledger_id}")
+        fenced_error = LedgerFenced(
+            f"managed ledger {self.name} has another owner, which deleted ledger {self._ledger_id}"
+        )
         self.document.lose(fenced_error)
         self._end_change(fenced_error)
 
@@ -587,7 +593,9 @@ class ManagedLedger(AppendListener):
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
+                raise LedgerFenced(
+                    f"managed ledger {self.name} was closed, or its compacted view was deleted, during the compaction"
+                )
             ledger_id = await self._store.create_ledger(LedgerPurpose.COMPACTED, self.name, up_to)
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
@@ -608,7 +616,9 @@ class ManagedLedger(AppendListener):
                 or self.document.compacted is not before
                 or view.ledger not in self.document.unfinished_ledger_ids
             ):
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
+                raise LedgerFenced(
+                    f"managed ledger {self.name} was closed, or its compacted view was deleted, during the compaction"
+                )
             self.document.unfinished_ledger_ids.remove(view.ledger)
             try:
                 await self._store_compacted(view)

@@ -93,7 +93,7 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
             "orphaned_ledgers.kept",
             ledgers=len(found.entries),
             ledger_ids=told_ids(found.entries),
-            reason="no topic names them, yet they contain entries; the journal was not synced when this happened",
+            reason="the ledgers contain entries, but belong to no topic; the journal was not synced when their deletion was lost",
         )
 
 
@@ -103,12 +103,12 @@ def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) 
     """
     count = sum(lost.values())
     entries = "1 entry" if count == 1 else f"{count} entries"
-    names = "names no topic" if not has_topics else "does not name them"
+    names = "lists no topic" if not has_topics else "does not list these ledgers"
     return (
-        f"{directory} holds ledgers with entries, and its metadata.db {names}: {entries} in ledger {told_ids(lost)}. What topics"
-        " held is missing from metadata.db: put the right one back, with its -wal and metadata.end of the same moment; or see"
-        " what `pybroker ledger repair` would do, which sets these ledgers aside; or use --data with another directory."
-        " `pybroker ledger verify` says what is there"
+        f"The data directory {directory} contains ledgers with entries, but its metadata.db {names}: {entries} in ledger "
+        f"{told_ids(lost)}. The metadata of the topics is missing. Restore metadata.db, metadata.db-wal and metadata.end from the "
+        "same backup; or run `pybroker ledger repair`, which shows how it would move these ledgers away; or use --data with "
+        "another directory. `pybroker ledger verify` lists the stored data"
     )
 
 

@@ -500,11 +500,15 @@ class PendingTransactionAcks:
         for hold in self.open.values():
             for ledger_id, bitmap in hold.entries.items():
                 assert bitmap, "an empty bitmap is kept"
-                assert not bitmap & entries.get(ledger_id, BitMap()), "an entry is held by two"
+                assert not bitmap & entries.get(ledger_id, BitMap()), (
+                    "two transactions have acknowledged the same entry"
+                )
                 entries[ledger_id] = entries.get(ledger_id, BitMap()) | bitmap
             for position, (bits, _) in hold.parts.items():
                 by_entry = parts.setdefault(position.ledger_id, {})
-                assert not by_entry.get(position.entry_id, 0) & bits, "a message is held by two"
+                assert not by_entry.get(position.entry_id, 0) & bits, (
+                    "two transactions have acknowledged the same message"
+                )
                 by_entry[position.entry_id] = by_entry.get(position.entry_id, 0) | bits
         assert entries == self._entries
         assert parts == self._parts

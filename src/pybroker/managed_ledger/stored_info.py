@@ -172,7 +172,9 @@ class StoredInfo:
     def _cursor(self, name: str, cursor_id: str) -> CursorInfo:
         info = self.cursors.get(name)
         if info is None or info.id != cursor_id:
-            raise StoreError(f"the cursor {name} of {self.path} cannot be changed, because it was deleted")
+            raise StoreError(
+                f"the cursor {name} of managed ledger {self.path} cannot be changed, because the cursor was deleted"
+            )
         return info
 
 

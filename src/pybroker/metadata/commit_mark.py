@@ -46,7 +46,7 @@ class CommitMark:
         commits = decode_mark(self._file.content())
         if commits is None:
             logs.warning(
-                "metadata.mark_damaged", file=self._name, note="a loss of the last changes would not be noticed"
+                "metadata.mark_damaged", file=self._name, note="a loss of the last changes would not be detected"
             )
         return commits or 0
 

@@ -169,7 +169,7 @@ def require_version(path: str, present: int | None, expected: int) -> None:
         return
     if expected == NOT_EXISTING:
         if present is not None:
-            raise BadVersionError(f"{path} already exists with version {present}")
+            raise BadVersionError(f"the node {path} already exists with version {present}")
     elif present != expected:
         found = "does not exist" if present is None else f"has version {present}"
-        raise BadVersionError(f"{path} {found}, expected version {expected}")
+        raise BadVersionError(f"the node {path} {found}, but version {expected} was expected")

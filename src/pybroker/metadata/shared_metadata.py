@@ -195,8 +195,8 @@ async def require_layout(store: MetadataStore, where: str) -> None:
     version = LAYOUT_VERSION if found is None else _decoded_layout(found.value, where)
     if version > LAYOUT_VERSION:
         raise StoreError(
-            f"the documents of pybroker in {where} have version {version}, this version of pybroker reads up "
-            f"to {LAYOUT_VERSION}: start the newer version that wrote them"
+            f"the documents of pybroker in {where} have version {version}, but this version of pybroker reads "
+            f"only versions up to {LAYOUT_VERSION}: start the newer version that wrote them"
         )
 
 

@@ -507,8 +507,8 @@ def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) ->
     if totals.commits < answered:
         raise StoreError(
             f"the database contains only {totals.commits} of {answered} confirmed transactions: its write-ahead log (the file "
-            "with the suffix -wal) is damaged or missing, or the database is an older copy. Restore both files of the same "
-            f"moment. To continue without the lost changes, remove {mark_path}"
+            "with the suffix -wal) is damaged or missing, or the database is an older copy. Restore both files from the "
+            f"same backup. To continue without the lost changes, remove {mark_path}"
         )
 
 

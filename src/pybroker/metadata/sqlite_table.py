@@ -86,7 +86,11 @@ def prepare(connection: sqlite3.Connection) -> Totals:
     if found:
         logs.info("metadata.converted", from_version=found, to_version=LAYOUT_VERSION)
     for path in unreadable:
-        logs.warning("metadata.document_not_converted", path=path, reason="it is not the JSON document of its path")
+        logs.warning(
+            "metadata.document_not_converted",
+            path=path,
+            reason="the value is not the JSON document that belongs to its path",
+        )
     return totals
 
 

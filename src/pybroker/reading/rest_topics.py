@@ -111,6 +111,6 @@ def _schema(topic: str, found: dict[str, object]) -> SchemaInfo:
     try:
         data = key_value_data(text) if schema_type == "KEY_VALUE" else text.encode()
     except InvalidSchema as error:
-        raise ReadingFailed(f"the schema of {topic} cannot be read: {error}") from error
+        raise ReadingFailed(f"the schema of topic {topic} cannot be read: {error}") from error
     shown = {str(key): str(value) for key, value in properties.items()} if isinstance(properties, dict) else {}
     return SchemaInfo(schema_type, data, shown, parsed(topic).local_name)

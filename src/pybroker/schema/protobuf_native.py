@@ -90,6 +90,6 @@ def _find_message(file: FileDescriptorProto, root_name: str) -> str:
     inner_name = root_name.removeprefix(prefix)
     for part in inner_name.split("."):
         if part not in level:
-            raise InvalidSchema(f"the schema is invalid: no message {root_name!r} in file {file.name!r}")
+            raise InvalidSchema(f"the schema is invalid: file {file.name!r} contains no message {root_name!r}")
         level = {message.name: message for message in level[part].nested_type}
     return prefix + inner_name

@@ -154,7 +154,7 @@ class SchemaRegistry:
                         self._keep(path, history.added(added))
                         logs.info("schema.registered", topic=topic, type=schema.type.name, version=added.version)
                         return added.version
-        raise StoreError(f"the schemas of {topic} are being changed by other requests; retry")
+        raise StoreError(f"the schemas of topic {topic} are being changed by other requests: try again")
 
     async def delete(self, topic: TopicName) -> int:
         """Delete all schema versions of a topic. Return the version number that the deletion itself gets."""
@@ -168,7 +168,7 @@ class SchemaRegistry:
                         self._keep(path, history.deleted())
                         logs.info("schema.deleted", topic=topic, version=history.next_version)
                         return history.next_version
-        raise StoreError(f"the schemas of {topic} are being changed by other requests; retry")
+        raise StoreError(f"the schemas of topic {topic} are being changed by other requests: try again")
 
     async def drop(self, topic: TopicName) -> None:
         """Remove the schemas of a topic that was deleted. Does nothing for a partition, whose schemas belong to the

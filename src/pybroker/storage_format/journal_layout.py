@@ -155,11 +155,11 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
         raise LayoutError(
-            "the file is damaged, or is no journal file: it does not begin with the header of a journal file"
+            "the file is damaged, or is not a journal file: it does not begin with the header of a journal file"
         )
     # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
-        text = f"journal file has version {version}, this version of pybroker supports {JOURNAL_VERSION}"
+        text = f"the journal file has version {version}, but this version of pybroker supports only version {JOURNAL_VERSION}"
         if version > JOURNAL_VERSION:
             raise UnknownVersion(
                 f"{text}: start the newer version that wrote it. If no newer version was used, the header is damaged"

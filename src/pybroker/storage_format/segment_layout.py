@@ -214,14 +214,14 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
     magic, version, _, _, found_id = _HEADER.unpack_from(data)
     if magic != _HEADER_MAGIC:
         raise LayoutError(
-            f"the file of ledger {ledger_id} is damaged, or is no ledger file: it does not begin with the header of a "
+            f"the file of ledger {ledger_id} is damaged, or is not a ledger file: it does not begin with the header of a "
             "ledger file"
         )
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
-            f"the file of ledger {ledger_id} has version {version}, this version of pybroker supports "
-            f"{SEGMENT_VERSION}{cause}"
+            f"the file of ledger {ledger_id} has version {version}, but this version of pybroker supports "
+            f"only version {SEGMENT_VERSION}{cause}"
         )
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(
@@ -343,8 +343,8 @@ def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
         )
     if version != SEGMENT_VERSION:
         raise LayoutError(
-            f"the trailer of the ledger file has version {version}, this version of pybroker supports "
-            f"{SEGMENT_VERSION}: the file is damaged, or a newer pybroker wrote it"
+            f"the trailer of the ledger file has version {version}, but this version of pybroker supports "
+            f"only version {SEGMENT_VERSION}: the file is damaged, or a newer pybroker wrote it"
         )
     if offset + length + TRAILER_BYTES != file_size:
         raise LayoutError(

@@ -447,7 +447,9 @@ class CoordinatorState:
 
     def check_invariants(self) -> None:
         assert list(self._live) == sorted(self._live), "transactions stand in the order of their ids"
-        assert all(least <= self.last_least for least in self._live), "an id that was never given"
+        assert all(least <= self.last_least for least in self._live), (
+            "a live transaction has an id that was never assigned"
+        )
         assert self.size_bytes == sum(each.size_bytes for each in self._live.values()), "bytes are counted wrong"
         self.counts.check_invariants()
         self.sizes.check_invariants()

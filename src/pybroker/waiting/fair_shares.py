@@ -70,7 +70,7 @@ class FairShares:
         units back.
         """
         now = self.used_by(name) + count
-        assert now >= 0, f"{name} gave back more than it took"
+        assert now >= 0, f"{name} released more than it held"
         self.used += count
         if now:
             self._used_by[name] = now

@@ -58,7 +58,7 @@ class LockTable(Generic[Name, Owner]):
 
     def release(self, name: Name, owner: Owner) -> Owner | None:
         """Release the lock. Return its next owner; None if the lock is free now."""
-        assert self._owners.get(name) == owner, "released by another than its owner"
+        assert self._owners.get(name) == owner, "a lock is released by a task that does not own it"
         queue = self._queues.get(name)
         if queue is None:
             del self._owners[name]

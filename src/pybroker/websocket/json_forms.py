@@ -192,14 +192,14 @@ def encryption_keys(text: str) -> tuple[EncryptionKey, ...] | tuple[str, ...]:
     except (msgspec.DecodeError, ValueError, RecursionError):
         names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
         if not names:
-            raise ValueError("there is no name of a key") from None
+            raise ValueError("the parameter contains no key name") from None
         return tuple(names)
     try:
         found = _keys.decode(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if not found or any(not name.strip() or not key.keyValue for name, key in found.items()):
-        raise ValueError("a key has no name or no keyValue")
+        raise ValueError("a key in the JSON object has no name or no keyValue")
     return tuple(EncryptionKey(name.strip(), key.keyValue or b"", key.metadata or {}) for name, key in found.items())
 
 

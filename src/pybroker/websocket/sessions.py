@@ -69,7 +69,7 @@ class Sessions:
     def connection(self, address: str, extensions: Sequence[Extension] = ()) -> WebSocketConnection:
         """Return a connection for a session that is being opened. Raises ServiceNotReady while the broker stops."""
         if self._is_closing:
-            raise ServiceNotReady("the broker stops: open the session at another broker, or later")
+            raise ServiceNotReady("the broker is stopping: open the session at another broker, or try again later")
         config = self._runtime.config
         timing = Timing(
             max(0, config.web_socket_ping_duration_seconds),

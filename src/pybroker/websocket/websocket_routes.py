@@ -143,7 +143,7 @@ _ANSWERS = {
     400: "A parameter or name is invalid",
     403: "The role may not use the topic",
     404: "The namespace or topic does not exist",
-    405: "The request is no WebSocket handshake",
+    405: "The request is not a WebSocket handshake",
     409: "Another producer has the name, or the subscription is in use",
     503: "The topic is terminated, its backlog quota is exceeded, or the broker is not ready",
 }

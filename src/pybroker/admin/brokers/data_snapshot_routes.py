@@ -102,5 +102,5 @@ def _description(call: Call, snapshots: DataSnapshots, snapshot: DataSnapshot) -
 
 def _missing(name: str) -> AdminError:
     return AdminError(
-        404, f"Data snapshot {name} does not exist: it has expired, or the broker was restarted. Create a new one"
+        404, f"Data snapshot {name} does not exist: it has expired, or the broker was restarted. Create a new snapshot"
     )

@@ -42,16 +42,16 @@ async def looked_up_owner(
     assigning = shown_broker(ownership, owner.urls)
     if not await others.is_answering(url, probe_s):
         raise ServiceNotReady(
-            f"broker {assigning}, which must assign an owner to the bundle of {name}, does not respond: send the request again "
-            "later, or restart that broker"
+            f"broker {assigning}, which must assign an owner to the bundle of topic {name}, does not respond: send the request "
+            "again later, or restart that broker"
         )
     async with asyncio.timeout(LOOKUP_WAIT_S):
         await others.call(url, "GET", path, patience_s=0)
     found = await ownership.present_owner(ownership.bundle_of(name))
     if found is None:
         raise ServiceNotReady(
-            f"broker {assigning}, which must assign an owner to the bundle of {name}, has assigned none: send the request again "
-            "later"
+            f"broker {assigning}, which must assign an owner to the bundle of topic {name}, has not done so: send the request "
+            "again later"
         )
     return found
 

@@ -180,7 +180,7 @@ class ConsoleLogin:
             if urlsplit(uri).netloc.lower() == host:
                 return uri
         raise AdminError(
-            400, f"Cannot sign in at {host[:100]!r}: consoleOpenIDRedirectUris has no address of this host"
+            400, f"Cannot sign in at {host[:100]!r}: consoleOpenIDRedirectUris contains no address of this host"
         )
 
     def _redirect(self, location: str, *cookies: tuple[bytes, bytes]) -> Response:

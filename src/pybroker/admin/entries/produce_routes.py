@@ -191,7 +191,7 @@ async def _published_elsewhere(call: Call, owner: Owner, name: TopicName, reques
         results = msgspec.convert(found, PublishResults)
         if len(results.messagePublishResults) != len(request.messages):
             raise ServiceNotReady(
-                f"the broker that owns {name} returned {len(results.messagePublishResults)} results for "
+                f"the broker that owns topic {name} returned {len(results.messagePublishResults)} results for "
                 f"{len(request.messages)} messages, so it is unknown which messages are stored: read the end of the topic "
                 "before you send the messages again"
             )

@@ -104,7 +104,7 @@ async def disconnect_producer(call: Call) -> Response:
     topic = await existing_any_topic(call)
     producer = topic.producers.get(name)
     if producer is None:
-        raise AdminError(404, f"Producer {name} is not connected to {topic.name}")
+        raise AdminError(404, f"Producer {name} is not connected to topic {topic.name}")
     producer.close_from_broker()
     return no_content()
 

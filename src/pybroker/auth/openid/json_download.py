@@ -65,7 +65,7 @@ def _json_object(url: str, response: Response) -> dict[str, object]:
         found = None
     if not isinstance(found, dict):
         shown = repr(response.content_type[:_SHOWN_CHARACTERS])
-        raise DownloadFailed(f"{url} is not a JSON object; its content type is {shown}")
+        raise DownloadFailed(f"{url}: the response is not a JSON object; its content type is {shown}")
     return found
 
 

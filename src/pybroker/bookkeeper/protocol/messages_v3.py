@@ -124,8 +124,8 @@ class FrameReader:
             (size,) = _SIZE.unpack_from(self._rest)
             if size > self._max_frame_bytes:
                 raise InvalidAnswer(
-                    f"A frame of {size} bytes arrived from a bookie; the maximum is {self._max_frame_bytes} bytes. Is the address "
-                    "that of a bookie?"
+                    f"A frame of {size} bytes arrived from a bookie; the maximum is {self._max_frame_bytes} bytes. Check that "
+                    "the address belongs to a bookie."
                 )
             if len(self._rest) < 4 + size:
                 break

@@ -72,7 +72,7 @@ class JavaTransactionSnapshots:
                 await while_served(self.ownership, topic, self._publish(name, encode_snapshot(topic, last), str(topic)))
         except (BrokerError, ClientError, AccessRefused) as error:
             raise StoreError(
-                f"the transaction snapshot of {topic}, which Java brokers read, cannot be published: {error}"
+                f"the transaction snapshot of topic {topic}, which Java brokers read, cannot be published: {error}"
             ) from error
 
     async def _publish(self, name: TopicName, value: bytes, key: str) -> None:
@@ -108,7 +108,8 @@ class JavaTransactionSnapshots:
             await while_served(self.ownership, topic, found.read_now(self.client))
         except _FAILURES as error:
             raise StoreError(
-                f"{topic} cannot be loaded: the snapshots of transactions of Java brokers in {name} cannot be read: {error}"
+                f"topic {topic} cannot be loaded, because the transaction snapshots that Java brokers stored in topic {name} "
+                f"cannot be read: {error}"
             ) from error
         return found.starts.get(str(topic))
 

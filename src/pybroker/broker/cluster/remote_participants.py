@@ -58,7 +58,7 @@ class OwnersParticipants:
             raise
         except (ClientError, AccessRefused, OSError) as error:
             raise ServiceNotReady(
-                f"the broker that owns {topic} did not confirm the end of transaction {txn}: {error}"
+                f"the broker that owns topic {topic} did not confirm the end of transaction {txn}: {error}"
             ) from error
 
 

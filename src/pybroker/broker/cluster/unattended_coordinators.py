@@ -115,7 +115,7 @@ class UnattendedCoordinators:
             logs.warning(
                 "transactions.left_to_java_broker",
                 error=str(error) or f"they have not ended within {END_TIMEOUT_S:g} s",
-                action="Java brokers deliver no message behind an open transaction until a pybroker has run again",
+                action="Java brokers deliver no message after the first message of these transactions until a pybroker runs again",
             )
         else:
             logs.info("transactions.ended_for_java_broker", aborted=count)

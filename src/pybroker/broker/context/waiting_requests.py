@@ -37,7 +37,9 @@ class WaitingRequests:
             async with self.topics.waiting(ASKING.get(), config.max_waiting_topic_requests, timeout_s):
                 yield
         except WaitRefused as refusal:
-            raise TooManyRequests(f"{reason}, and the request cannot wait for it: {refusal}. Try again") from None
+            raise TooManyRequests(f"{reason}, and the request cannot wait: {refusal}. Try again") from None
         except WaitTimedOut:
             logs.warning("topic.load_timeout", reason=reason)
-            raise TooManyRequests(f"{reason} for {timeout_s} s (topicLoadTimeoutSeconds), try again") from None
+            raise TooManyRequests(
+                f"{reason}, and the request has waited for {timeout_s} s (topicLoadTimeoutSeconds): try again"
+            ) from None

@@ -93,7 +93,7 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None or holder is None:
         raise AdminError(
             409,
-            f"Message {position} cannot be redelivered, because it is not delivered to a consumer: the broker "
+            f"Message {position} cannot be redelivered, because no consumer has it at present: the broker "
             "delivers it in the usual order",
         )
     require_unheld(subscription, position, -1)

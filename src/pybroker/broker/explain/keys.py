@@ -218,7 +218,7 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
     return Finding(
         Code.NEWCOMER_WAITS,
         f"Consumer {first.name} joined when the subscription had read up to {position}. It receives no later messages"
-        f" until all earlier ones are acknowledged; the first unacknowledged entry is {unacked}.",
+        f" until all earlier messages are acknowledged; the first unacknowledged entry is {unacked}.",
         since_ms=consumer_of(first).connected_since_ms,
         evidence={
             "consumers": [

@@ -194,7 +194,7 @@ def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
         found.append(
             Finding(
                 Code.READING,
-                f"{_entries(waiting)}, and the broker has been reading the next ones from the store{for_long(since_ms, clock)}.",
+                f"{_entries(waiting)}, and the broker has been reading the next entries from the store{for_long(since_ms, clock)}.",
                 since_ms=since_ms,
                 evidence={"readPosition": str(subscription.cursor.read_position), "waitingEntries": waiting.entries},
             )
@@ -527,7 +527,7 @@ def transaction_open(topic: Topic) -> list[Finding]:
             f"{for_long(transaction.opened_ms, clock)}. Until it ends, no message from {transaction.first} (the first message of"
             f" the transaction) on is delivered, and {held}."
             + (
-                " The coordinator of a Java broker has opened it, and only a Java broker can end it."
+                " The coordinator of a Java broker has opened the transaction, and only a Java broker can end it."
                 if is_of_java_broker
                 else ""
             ),

@@ -156,7 +156,7 @@ def _not_connected(subscription: Subscription, name: str, *, waits: bool) -> Fin
 def _stands_by(consumer: Consumer, active: ConsumerState) -> Finding:
     return Finding(
         Code.CONSUMER_STANDS_BY,
-        f"Consumer {consumer.name} stands by: consumer {active.name} is the active one and receives all messages.",
+        f"Consumer {consumer.name} stands by: consumer {active.name} is the active consumer and receives all messages.",
         waits=False,
         since_ms=consumer.connected_since_ms,
         evidence={"consumer": reference(consumer), "active": reference(consumer_of(active))},

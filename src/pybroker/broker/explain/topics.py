@@ -226,7 +226,7 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
             Finding(
                 Code.TOPIC_CHANGING,
                 f"The namespace or the partitioned topic of {name} is being created, extended, or deleted; requests wait until"
-                " that is complete.",
+                " the operation is complete.",
             )
         )
     if load is not None:
@@ -360,7 +360,7 @@ def _stored(topic: Topic) -> list[Finding]:
             Finding(
                 Code.STORAGE_FAILED,
                 f"{counted(ledger.pending_entries, 'entry waits', 'entries wait')}{for_long(changing_since_ms, clock)} until the "
-                f"broker has closed ledger {ledger.current_ledger_id} of {topic.name} and opened the next one{error}.",
+                f"broker has closed ledger {ledger.current_ledger_id} of {topic.name} and opened the next ledger{error}.",
                 since_ms=changing_since_ms,
                 evidence={"ledgerId": ledger.current_ledger_id, "pendingEntries": ledger.pending_entries},
             )

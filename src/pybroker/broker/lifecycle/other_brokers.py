@@ -80,7 +80,7 @@ class OtherBrokers:
         name = topic_in(bundle)
         if name is None:
             raise ServiceNotReady(
-                f"bundle {bundle} cannot be looked up: no topic name was found whose hash is in its range"
+                f"bundle {bundle} cannot be looked up: the broker found no topic name with a hash in the range of the bundle"
             )
         authoritative = "true" if is_authoritative else "false"
         path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}"

@@ -52,7 +52,7 @@ def json_body(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise WrongUsage(
-            "the value is not JSON. Put a text in double quotation marks and the whole argument in single ones: "
+            "the value is not JSON. Put a text in double quotation marks and the whole argument in single quotation marks: "
             "'\"text\"'"
         ) from None
 

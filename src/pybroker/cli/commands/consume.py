@@ -128,7 +128,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.subscription is None:
         if len(options.topics) > 1:
             raise WrongUsage(
-                "only one topic can be read without a subscription: add --subscription to receive from several"
+                "only one topic can be read without a subscription: add --subscription to receive from several topics"
             )
         if options.type != "exclusive" or options.name or not options.acks or options.batch_index_ack:
             raise WrongUsage("--type, --name, --no-ack and --batch-index-ack need a subscription: add --subscription")

@@ -116,7 +116,7 @@ class Consumer(ConnectionUser):
                 await self._arrived.wait()
         except TimeoutError:
             raise RequestTimedOut(
-                f"no entry of {self.topic} arrived within {timeout_s:g} s: the broker is slow or cannot be reached"
+                f"no entry of topic {self.topic} arrived within {timeout_s:g} s: the broker is slow or cannot be reached"
             ) from None
 
     def _flow(self, permits: int) -> None:

@@ -154,8 +154,8 @@ class MessageConsumer(Receiver, ClientPart):
         partition = self._partitions.get(message.topic)
         if partition is None:
             raise ClientError(
-                f"the message cannot be acknowledged here: it is of topic {message.topic}, and this consumer of "
-                f"{self.subscription} does not read that topic"
+                f"the message cannot be acknowledged here: it belongs to topic {message.topic}, and this consumer of "
+                f"subscription {self.subscription} does not read that topic"
             )
         return partition
 

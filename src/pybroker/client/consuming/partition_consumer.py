@@ -391,7 +391,7 @@ class PartitionConsumer(ConnectionUser):
         if connection is None:
             if wants_receipt or transaction is not None:
                 raise ConnectionLost(
-                    f"the acknowledgement for {self.topic} was not sent, because the consumer is not connected; "
+                    f"the acknowledgement for topic {self.topic} was not sent, because the consumer is not connected; "
                     "the broker will deliver unacknowledged messages again"
                 )
             return
@@ -533,7 +533,9 @@ class PartitionConsumer(ConnectionUser):
         if self.failure is not None:
             raise self.failure
         if self._connection is None:
-            raise ConnectionLost(f"the consumer of {self.topic} is not connected to a broker at present: try again")
+            raise ConnectionLost(
+                f"the consumer of topic {self.topic} is not connected to a broker at present: try again"
+            )
         return self._connection
 
     # --- the end

@@ -60,7 +60,7 @@ class ChunkedMessages:
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
             raise DamagedPayload(
-                f"the chunked message whose chunk is entry {at[0]}:{at[1]} has {total_bytes} bytes; this client accepts at most "
+                f"the chunked message to which entry {at[0]}:{at[1]} belongs has {total_bytes} bytes; this client accepts at most "
                 f"{MAX_MESSAGE_BYTES} bytes"
             )
         if metadata.chunk_id == 0:
@@ -120,12 +120,12 @@ def unpack(
         if takes_encrypted:
             return _unpack_encrypted(entry, metadata, payload, topic, partition)
         raise EncryptedMessage(
-            f"the message {entry.ledger_id}:{entry.entry_id} of {topic} is encrypted, and this client has no private key "
+            f"the message {entry.ledger_id}:{entry.entry_id} of topic {topic} is encrypted, and this client has no private key "
             "for it"
         )
     except (ProtocolViolation, DecodeError) as error:
         raise DamagedPayload(
-            f"entry {entry.ledger_id}:{entry.entry_id} of {topic} contains no valid message: {error}. The entry stays "
+            f"entry {entry.ledger_id}:{entry.entry_id} of topic {topic} contains no valid message: {error}. The entry stays "
             "unacknowledged: `pybroker ack` acknowledges it, so that the broker does not deliver it again"
         ) from error
 
@@ -250,7 +250,7 @@ def unpack_batch(
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
         raise DamagedPayload(
-            f"the batch {entry.ledger_id}:{entry.entry_id} of {topic} is damaged: it claims {count} messages in "
+            f"the batch {entry.ledger_id}:{entry.entry_id} of topic {topic} is damaged: it claims {count} messages in "
             f"{len(payload)} bytes"
         )
     messages: list[Message] = []
@@ -282,7 +282,7 @@ def unpack_batch(
             )
     except DamagedPayload as error:
         raise DamagedPayload(
-            f"the batch {ledger_id}:{entry_id} of {topic} is damaged: it ends within its last message"
+            f"the batch {ledger_id}:{entry_id} of topic {topic} is damaged: it ends within its last message"
         ) from error
     return Unpacked(messages, count)
 

@@ -390,7 +390,9 @@ class Producer(ConnectionUser, ClientPart):
                 "stored; the broker is slow, or cannot be reached. "
             )
             if not self._settings.outlives_timeouts:
-                self._fail(RequestTimedOut(text + "The producer has failed: create a new one"), ProducerState.FAILED)
+                self._fail(
+                    RequestTimedOut(text + "The producer has failed: create a new producer"), ProducerState.FAILED
+                )
                 return
             late = self._pending.give_up_sent_by(now_s - timeout_s)
             logs.info("client.send_timed_out", topic=self.topic, producer=self.name, entries=len(late))

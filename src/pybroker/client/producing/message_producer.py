@@ -134,7 +134,7 @@ class PartitionPublisher:
         if message.sequence_id is not None and self._settings.batch_by_key:
             raise NotSent(
                 "the message was not sent: custom sequence ids cannot be used with batching by key, because "
-                "such batches are not sent in the order of the messages"
+                "these batches are not sent in the order of the messages"
             )
         if transaction is not None:
             await transaction.topic_takes_part(str(self.producer.topic))

@@ -66,7 +66,7 @@ class PendingSends:
             return None
         if sequence_id != entry.sequence_id:
             raise ValueError(
-                f"the broker sent a receipt for the message with sequence id {sequence_id}, but none for the earlier message "
+                f"the broker sent a receipt for the message with sequence id {sequence_id}, but no receipt for the earlier message "
                 f"with sequence id {entry.sequence_id}"
             )
         self._entries.popleft()

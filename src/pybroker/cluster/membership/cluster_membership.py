@@ -198,8 +198,8 @@ class ClusterMembership:
         )
         if chosen is None and not registrations:
             raise ServiceNotReady(
-                f"bundle {bundle} cannot be assigned: no broker that may serve it is registered. This broker "
-                "registers again; try again"
+                f"bundle {bundle} cannot be assigned: no registered broker may serve the bundle. This broker "
+                "is registering again: try again"
             )
         if chosen is None:
             raise ServiceNotReady(
@@ -336,7 +336,7 @@ class ClusterMembership:
         version = await self._store.put_for_session(path, value)
         if session != self._sessions:
             raise MetadataUnavailable(
-                f"{path} could not be created, because the session with the metadata store ended during the request"
+                f"the node {path} could not be created, because the session with the metadata store ended during the request"
             )
         return version
 

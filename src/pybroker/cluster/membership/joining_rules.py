@@ -29,9 +29,9 @@ def load_manager_refusal(brokers: Iterable[RegisteredBroker]) -> str | None:
         if name and name != MODULAR_LOAD_MANAGER:
             short = name.rpartition(".")[2]
             return (
-                f"broker {broker.broker_id} uses the load manager {short}, and all brokers of a cluster must use the same one:"
-                f" pybroker supports {MODULAR_LOAD_MANAGER} only. Set loadManagerClassName of the other brokers to it and"
-                " restart them, or give this broker a cluster of its own"
+                f"broker {broker.broker_id} uses the load manager {short}, but all brokers of a cluster must use the same "
+                f"load manager, and pybroker supports only {MODULAR_LOAD_MANAGER}. Set loadManagerClassName of the other "
+                "brokers to this class and restart these brokers, or give this broker its own cluster"
             )
     return None
 

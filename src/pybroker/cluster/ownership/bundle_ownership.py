@@ -296,8 +296,8 @@ class BundleOwnership:
             if document.pybroker_session == self._session_mark:
                 return None  # the answer to the creation was lost, or has not arrived: the acquisition decides
             raise MetadataError(
-                f"Namespace bundle {bundle} belongs to an earlier session of this broker, which ends soon;"
-                " look the topic up again"
+                f"Namespace bundle {bundle} belongs to an earlier session of this broker with the metadata store. The "
+                "session ends soon: look the topic up again"
             )
         urls = urls_of_document(document, listener_name)
         internal_url = document.native_url or document.native_url_tls or ""

@@ -70,8 +70,8 @@ def decoded_document(path: str, value: bytes) -> OwnerDocument:
         return msgspec.json.decode(value, type=OwnerDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MetadataError(
-            f"the ownership document at {path} cannot be read: {error}. It disappears with the session of the broker that"
-            " wrote it"
+            f"the ownership document at {path} cannot be read: {error}. The document is deleted when the "
+            "session of the broker that wrote it ends"
         ) from error
 
 

@@ -107,7 +107,9 @@ class AvroColumns:
         if self._count > MAX_TYPES:
             raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in total")
         if any(avro_type is outer for outer in self._open):
-            raise UnreadableSchema(f"{avro_type} contains itself, which a column cannot represent")
+            raise UnreadableSchema(
+                f"the schema cannot be used: {avro_type} contains itself, which a column cannot represent"
+            )
         if len(self._open) >= MAX_DEPTH:
             raise UnreadableSchema(f"the schema is nested deeper than {MAX_DEPTH} levels")
         if not avro_type.children:

@@ -60,7 +60,12 @@ class HashOwners:
 
     def _require_same(self, asked: KeySharedOptions) -> None:
         if (asked.ranges is None) != (self._options.ranges is None):
-            raise ConsumerBusy(f"Subscription is of Key_Shared mode {self.mode} while its consumers are connected")
+            raise ConsumerBusy(
+                f"The connected consumers of the subscription use Key_Shared mode {self.mode}: connect with this mode"
+            )
         if asked.allow_out_of_order_delivery != self.allows_out_of_order_delivery:
             allowed = "allowed" if self.allows_out_of_order_delivery else "not allowed"
-            raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")
+            raise ConsumerBusy(
+                f"Out-of-order delivery is {allowed} for the connected consumers of the subscription: connect with the same "
+                "allowOutOfOrderDelivery"
+            )

@@ -98,7 +98,7 @@ class DeltaLakeTable(LakeTable):
             partitioning = partition_of(partitions)
             if partitioning is None:
                 raise LakeError(
-                    f"{self._location} is partitioned by {', '.join(partitions)}, but pipelines can write only "
+                    f"table {self._location} is partitioned by {', '.join(partitions)}, but pipelines can write only "
                     "to tables without partitions, and to tables that pipelines created (--partition-by): use "
                     "another table"
                 )
@@ -175,7 +175,7 @@ class DeltaLakeTable(LakeTable):
             )
         except CommitFailedError as error:
             raise CommitConflict(
-                f"{self._location} was not changed, because another process committed after version "
+                f"table {self._location} was not changed, because another process committed after version "
                 f"{state.version}: {error}"
             ) from error
         except DeltaError as error:

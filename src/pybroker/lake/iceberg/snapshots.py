@@ -157,8 +157,8 @@ class SnapshotWriter:
         if self._parent is None:
             if removed:
                 raise FilesGone(
-                    f"small files of {'.'.join(self._table.name())} were not merged: another process has removed all files of "
-                    "the table"
+                    f"small files of table {'.'.join(self._table.name())} were not merged: another process has removed all "
+                    "files of the table"
                 )
             return []
         kept: list[ManifestFile] = []
@@ -188,8 +188,8 @@ class SnapshotWriter:
             kept.append(self._manifest(manifest.partition_spec_id, writes))
         if len(self._removed_files) != len(removed):
             raise FilesGone(
-                f"small files of {'.'.join(self._table.name())} were not merged: another process has removed some of them from "
-                "the table"
+                f"small files of table {'.'.join(self._table.name())} were not merged: another process has removed some of "
+                "these files from the table"
             )
         return kept
 

@@ -116,13 +116,13 @@ def schema_version(connection: sqlite3.Connection) -> int:
         raise NewerTable(version_text(version))
     wrong = sorted(name for name in found.keys() | SCHEMA.keys() if found.get(name) != SCHEMA.get(name))
     raise DamagedTable(
-        f"these tables are missing, unknown or have other columns than those of version {TABLE_VERSION}: {', '.join(wrong)}"
+        f"these tables are missing, unknown, or have other columns than in version {TABLE_VERSION}: {', '.join(wrong)}"
     )
 
 
 def version_text(version: int) -> str:
     cause = ": start the newer version that wrote it" if version > TABLE_VERSION else ""
-    return f"it has version {version}, this version of pybroker reads up to {TABLE_VERSION}{cause}"
+    return f"it has version {version}, but this version of pybroker reads only versions up to {TABLE_VERSION}{cause}"
 
 
 def _newer_version(connection: sqlite3.Connection) -> int | None:
@@ -160,7 +160,9 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:
-                    raise DamagedTable(f"the tables are those of version 1, but the stored version is {values[1]}")
+                    raise DamagedTable(
+                        f"the tables have the layout of version 1, but the stored version is {values[1]}"
+                    )
                 values[1] = TABLE_VERSION
             rows[table].append((*values, row_checksum(*values)))
     for table in rows:

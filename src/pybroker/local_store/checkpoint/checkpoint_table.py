@@ -297,7 +297,7 @@ class CheckpointTable:
     def _damaged(self, what: str) -> StoreError:
         name = self._path.name
         return StoreError(
-            f"{name} is damaged: {what}. Restore {name}, with {name}-wal if it existed, from a copy of the same moment as the "
+            f"{name} is damaged: {what}. Restore {name}, with {name}-wal if it existed, from the same backup as the "
             "ledgers and the journal, or run `pybroker ledger repair`"
         )
 
@@ -323,6 +323,6 @@ def missing_facts(found: set[str]) -> str:
 def _lost_facts(path: Path, what: str, what_is_there: str) -> LostFacts:
     return LostFacts(
         f"{path.name} {what}, but {path.parent} contains {what_is_there}, which cannot be read without it. Restore {path.name}, "
-        f"with {path.name}-wal if it existed, from a copy of the same moment; or, to start with empty data, move all of "
+        f"with {path.name}-wal if it existed, from the same backup; or, to start with empty data, move the content of "
         f"{path.parent} away"
     )

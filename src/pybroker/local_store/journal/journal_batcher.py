@@ -101,8 +101,8 @@ class _State(Enum):
     COLLECTING = "items"
     TAKING_FILE = "the next file"
     WRITING = "the batch to be written"
-    MAKING_ROOM = "what is reserved to be given up"
-    ERASING = "what a refused batch has left to be erased"
+    MAKING_ROOM = "the release of reserved space"
+    ERASING = "the data of a refused batch to be erased"
 
 
 class JournalBatcher:

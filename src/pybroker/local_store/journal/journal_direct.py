@@ -119,7 +119,7 @@ class DirectJournal(Journal):
             return None
         assert type(step) is Write
         direct = self._file.direct
-        assert direct is not None, "all files of a disk are alike"
+        assert direct is not None, "either all journal files of a disk allow direct writes, or none of them"
         self._is_erasing = step.is_erasure
         self._written_since_ms = self._clock.monotonic_ms()
         try:

@@ -122,8 +122,8 @@ class BlockWalk:
             block = found.block
             if (block.ledger_id, block.first_entry_id) != (self._ledger_id, self.entry_id):
                 raise LayoutError(
-                    f"the block that begins here has entry {block.ledger_id}:{block.first_entry_id} first, but the block of "
-                    f"entry {self._ledger_id}:{self.entry_id} is expected"
+                    f"the block at this offset begins with entry {block.ledger_id}:{block.first_entry_id}, but entry "
+                    f"{self._ledger_id}:{self.entry_id} is expected"
                 )
         except LayoutError as error:
             gap = self._gap(str(error))

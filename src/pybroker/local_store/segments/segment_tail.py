@@ -36,7 +36,7 @@ class UnknownEntries(StoreError):
     def __init__(self, ledger_id: int, held: HeldEntry) -> None:
         super().__init__(
             f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. The broker does "
-            "not delete it: checkpoint.db or journal files are lost or older. Restore those of the same moment"
+            "not delete the file: checkpoint.db or journal files are lost or older than the file. Restore them from the same backup"
         )
 
 

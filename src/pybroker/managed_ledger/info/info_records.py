@@ -76,4 +76,6 @@ class InfoRecords(ABC):
 
 
 def fenced(path: str) -> LedgerFenced:
-    return LedgerFenced(f"{path} was changed by another broker, which owns the topic now; look it up again")
+    return LedgerFenced(
+        f"the document {path} was changed by another broker, which owns the topic now; look the topic up again"
+    )

@@ -193,7 +193,7 @@ def _between(names: _Names, cluster_name: str) -> Iterable[Problem]:
         elif local is None and (names.bundles[namespace] or BundlesData()).numBundles > 1:
             yield Problem(
                 path,
-                "has no bundles although the namespace has several: Java brokers take it for one bundle, so a topic can"
+                "has no bundles although the namespace has several: Java brokers assume a single bundle, so a topic can"
                 " have two owners. Unload the namespace with pybroker, which writes them",
                 is_error=True,
             )

@@ -133,7 +133,7 @@ class Planner:
         )
         if self.options.fail_on_data_loss:
             raise DataLoss(
-                f"messages of {topic} are lost: {text}. Start a new query at the remaining messages "
+                f"messages of topic {topic} are lost: {text}. Start a new query at the remaining messages "
                 "(startingOffsets), or continue this query without the lost messages (failOnDataLoss=false)"
             )
         logs.warning("spark.entries_lost", topic=topic, lost=text)

@@ -40,7 +40,7 @@ class PositionMap:
         target = self._exact.get(position.ledger_id)
         if target is None:
             raise StoreError(
-                f"entry {position} is in a ledger that the managed ledger info does not list, so it cannot be copied"
+                f"entry {position} is in a ledger that the managed ledger info does not list, so the entry cannot be copied"
             )
         return Position(target, position.entry_id)
 

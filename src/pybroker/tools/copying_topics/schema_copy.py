@@ -24,14 +24,14 @@ async def copy_schemas(sources: Sequence[SchemaStorage], target: SchemaStorage, 
         for version, record in present.records:
             if version in records and records[version].schema != record.schema:
                 raise StoreError(
-                    f"version {version} of the schema of {topic} in the target differs from the version in the "
+                    f"version {version} of the schema of topic {topic} in the target differs from the version in the "
                     "source: delete the schema in the target"
                 )
         for version in range(present.next_version, found.next_version):
             # Earlier versions than the first record are deleted.
             if not await target.append(path, version, records.get(version, _DELETED)):
                 raise StoreError(
-                    f"another process changed the schemas of {topic} in the target during the copy: copy again"
+                    f"another process changed the schemas of topic {topic} in the target during the copy: copy again"
                 )
         return len(records)
     return 0

@@ -63,7 +63,7 @@ def open_note(ledger_id: int, reader: LedgerReader) -> Item:
     return {
         "kind": "note",
         "ledger": ledger_id,
-        "text": f"The ledger is {reader.metadata.state.name}: entries behind {reader.last_readable} may exist.",
+        "text": f"The ledger is {reader.metadata.state.name}: entries after {reader.last_readable} may exist.",
     }
 
 

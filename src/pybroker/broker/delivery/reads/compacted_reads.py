@@ -104,8 +104,8 @@ class CompactedReads:
             if isinstance(error, (DamagedEntries, NoSuchLedger)):
                 # This ledger belongs to the view, so no entries of the topic can be skipped because of it.
                 raise StoreError(
-                    f"the compacted view of {self._cursor.ledger.name} cannot be read: {error}. Run a compaction of the topic, "
-                    "which writes a new view"
+                    f"the compacted view of managed ledger {self._cursor.ledger.name} cannot be read: {error}. Run a "
+                    "compaction of the topic, which writes a new view"
                 ) from error
             raise
         if self._is_elsewhere(view, position):

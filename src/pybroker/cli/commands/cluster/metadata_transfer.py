@@ -149,7 +149,7 @@ async def _open_embedded(config: BrokerConfig, use: Use, opened: AsyncExitStack)
         if use is Use.SIMULATE:
             return MemoryMetadataStore()
         raise StoreError(
-            f"{directory} contains no {METADATA_FILE}, so it is not the data directory of a broker: set --data "
+            f"the directory {directory} contains no {METADATA_FILE}, so it is not the data directory of a broker: set --data "
             "to a data directory, or use --metadata-store"
         )
     lock = DataDirectoryLock(directory, is_only_looked_at=use is not Use.CHANGE)
