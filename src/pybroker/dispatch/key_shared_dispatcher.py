@@ -168,8 +168,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Add the consumer and assign key hashes to it. Raises ConsumerBusy if its mode or out-of-order flag differs
-        from the connected consumers', ConsumerAssignError for invalid hash ranges.
+        """Add the consumer and assign key hashes to it. Return the actions that the subscription must carry out. Raises
+        ConsumerBusy if the consumer requests another mode or out-of-order flag than the connected consumers,
+        ConsumerAssignError for invalid hash ranges.
         """
         assert consumer not in self.consumers, "consumer attached twice"
         losers = self.owners.add(consumer, is_first=not self.consumers)
@@ -182,9 +183,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove the consumer. Its unacknowledged entries go to the new owners of its hashes; the unacknowledged
-        entries of other consumers stay with these consumers. When the last consumer leaves, only the redelivery counts
-        are kept.
+        """Remove the consumer. Return the actions that the subscription must carry out. The consumer's unacknowledged
+        entries go to the new owners of its hashes; the unacknowledged entries of other consumers stay with these
+        consumers. When the last consumer leaves, only the redelivery counts are kept.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)

@@ -257,8 +257,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
-        """Close the connection with `abort`, now or in a later iteration of the event loop. `close` would wait until
-        the client has read the queued data.
+        """Close the connection with `abort`, because the client has closed its side; `close` would wait until the
+        client has read the queued data. Return True if the connection is closed in a later iteration of the event loop.
         """
         paced = self.context.paced_setups
         if paced.admit() or self._transport.get_extra_info("sslcontext") is not None:

@@ -138,8 +138,8 @@ class ServerContext:
     def refused(
         self, connection: Connection, command: str, cause: str, reason: str, topic: str = "", count: int = 1
     ) -> None:
-        """Count rejected commands, and log at most one per command, cause and minute. `cause` is the name of a
-        ServerError.
+        """Count rejected commands. Log the `reason` of at most one rejection per command, cause and minute. `cause` is
+        the name of a ServerError.
         """
         unlogged = self.runtime.stats.refusals.add(command, cause, count, self.now_s())
         if not unlogged:
