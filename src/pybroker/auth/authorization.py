@@ -154,8 +154,9 @@ class AuthorizationService:
         return holder_of_role(role, is_operator=is_operator)
 
     async def learn(self, principal: Principal) -> None:
-        """Ask the provider whether the roles of `principal` are superusers, for decisions by its last answers. Return
-        before the answer if the provider does not answer from memory.
+        """Ask the provider whether the roles of `principal` are superusers, and remember the answers for decisions that
+        cannot wait, such as `holder`. After the provider has once answered with a delay, ask in the background and
+        return at once.
         """
         if not self.enabled or principal is None:
             return

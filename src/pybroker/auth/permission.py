@@ -29,7 +29,7 @@ class Permission:
     @property
     def is_current(self) -> bool:
         """Whether the last answer of the provider granted the permission, and no permissions have changed since the
-        question.
+        provider was asked.
         """
         return self._answered_at == self._changes.count
 

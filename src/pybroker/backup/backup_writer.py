@@ -61,7 +61,7 @@ from pybroker.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class BackupSource:
-    """Files of one moment. `directory` contains `ledgers/` and both databases."""
+    """The files to back up, all of the same moment. `directory` contains `ledgers/` and both databases."""
 
     directory: Path
     snapshot_id: str

@@ -81,8 +81,8 @@ class FileCopier:
         return written_crc
 
     def checksum(self, path: Path, offset: int, length: int, crc: int) -> int:
-        """Return the CRC32C of the first `length` bytes of a file, of which `crc` covers the bytes before `offset`.
-        Reads from the device.
+        """Return the CRC32C of the first `length` bytes of a file. `crc` is the CRC32C of the bytes before `offset`,
+        which are not read again. Reads from the device, not from the system's cache.
         """
         with path.open("rb", buffering=0) as file:
             if _DROP is not None:

@@ -82,7 +82,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def plain(value: object) -> str | None:
-    """Format an id or hash without thousands separators."""
+    """Format an id or hash without thousands separators; None for None."""
     return None if value is None else str(value)
 
 
@@ -98,7 +98,7 @@ def _escape(character: str) -> str:
 
 
 def value_text(value: bytes | None) -> str:
-    """Format a key or value as text, or in hexadecimal if it is not UTF-8."""
+    """Format a key or value as text, or in hexadecimal if it is not UTF-8; `(null)` for None."""
     if value is None:
         return "(null)"
     try:
@@ -126,7 +126,7 @@ def size(size_bytes: float | None) -> str | None:
 
 
 def age(age_ms: float | None) -> str | None:
-    """Format a duration in milliseconds in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
+    """Format a duration in milliseconds in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`; None for None."""
     if age_ms is None:
         return None
     if age_ms < 0:
@@ -145,7 +145,7 @@ def age(age_ms: float | None) -> str | None:
 
 
 def ago(time_ms: int | None, now_ms: int) -> str | None:
-    """Format a time relative to now: `3m 12s ago` or `in 3m 12s`."""
+    """Format a time relative to now: `3m 12s ago` or `in 3m 12s`. Return None if the time is None or 0."""
     if not time_ms:
         return None
     passed_ms = now_ms - time_ms
@@ -153,7 +153,9 @@ def ago(time_ms: int | None, now_ms: int) -> str | None:
 
 
 def moment(time_ms: int | None) -> str | None:
-    """Format milliseconds since 1970 as UTC time. A time outside the calendar is shown as a number."""
+    """Format milliseconds since 1970 as UTC time. Return None if the time is None or 0. A time outside the calendar is
+    shown as a number.
+    """
     if not time_ms:
         return None
     try:

@@ -113,10 +113,11 @@ class Sink:
         """Commit all transactions of a batch atomically and durably. Return False if this batch or a later one was
         already committed. All other open transactions of the sink up to this batch are aborted.
 
-        The transactions must come from `Sink.transaction`, in this or another process. Another process must have
-        received the responses to all its operations in them. After TransactionFailed (an operation in this process
-        failed) and BatchRefused (a transaction has ended), nothing is committed, and the transactions of this process
-        are aborted. After ConnectionLost and the broker's errors, the result is unknown: call again.
+        The transactions must come from `Sink.transaction`, in this or another process. A process that has used a
+        transaction must have received the responses to all its operations in the transaction. After TransactionFailed
+        (an operation in this process failed) and BatchRefused (a transaction has ended), nothing is committed, and the
+        transactions of this process are aborted. After ConnectionLost and the broker's errors, the result is unknown:
+        call again.
         """
         given = list(transactions)
         own = [each for each in given if isinstance(each, Transaction)]

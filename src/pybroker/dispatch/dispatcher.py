@@ -262,14 +262,14 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Add a connected consumer, which has no permits yet. Raises ConsumerBusy if the consumer is refused; the
-        dispatcher is then unchanged.
+        """Add a connected consumer, which has no permits yet. Return the actions that the subscription must carry out.
+        Raises ConsumerBusy if the consumer is refused; the dispatcher is then unchanged.
         """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove a consumer that disconnects. Its unacknowledged entries go to other consumers, or to the next consumer
-        that connects.
+        """Remove a consumer that disconnects. Return the actions that the subscription must carry out. The
+        unacknowledged entries of the consumer go to other consumers, or to the next consumer that connects.
         """
 
     @abstractmethod
@@ -320,8 +320,8 @@ class Dispatcher(ABC):
         """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:
-        """Call `acked_partly` for several entries with the same number of unacknowledged messages, which may be 0: the
-        entries remain pending acks of their consumer. Return True if this may unblock dispatch.
+        """Call `acked_partly` for several entries with the same number of unacknowledged messages. With 0, the entries
+        remain pending acks of their consumer. Return True if this may unblock dispatch.
         """
         can_move = False
         for entry_id in entry_ids:
@@ -336,8 +336,8 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Return the entries at `positions` from `consumer` for redelivery; None returns all its unacknowledged
-        entries.
+        """Redeliver the entries at `positions` that `consumer` has not acknowledged; None: all its unacknowledged
+        entries. Return the actions that the subscription must carry out.
         """
 
     @abstractmethod

@@ -152,7 +152,7 @@ class DrainingHashes:
         return listed
 
     def clear(self) -> None:
-        """Remove all hashes, because no entry is unacknowledged. `cleared_total` stays."""
+        """Remove all hashes, because no entry is unacknowledged. The counter `cleared_total` is not reset."""
         self._by_hash = {}
         self._alike = {}
         self._blocked_attempts = {}

@@ -102,8 +102,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove the consumer. Its unacknowledged entries go to other consumers immediately. When the last consumer
-        leaves, only the redelivery counts are kept.
+        """Remove the consumer. Return the actions that the subscription must carry out. The unacknowledged entries of
+        the consumer go to other consumers immediately. When the last consumer leaves, only the redelivery counts are
+        kept.
         """
         self._take_back_all(consumer)
         self._forget_consumer(consumer)

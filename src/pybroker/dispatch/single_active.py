@@ -136,7 +136,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
         """Redeliver all unacknowledged entries, not only those at `positions`, because redelivery of single entries
-        would break the order.
+        would break the order. Return the actions that the subscription must carry out.
         """
         if consumer is not self._active:
             return Redelivery(rewind=False, wake=False)
@@ -145,7 +145,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
         """Redeliver all unacknowledged entries, not only those of `groups` (ledger id, entry ids), because redelivery
-        of single entries would break the order.
+        of single entries would break the order. Return the actions that the subscription must carry out.
         """
         active = self._active
         return Redelivery(rewind=False, wake=False) if active is None else self.redeliver(active, None)

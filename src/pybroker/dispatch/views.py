@@ -94,8 +94,8 @@ class KeyOrderView(IndividualView, Protocol):
 
     @property
     def newcomers_wait_at(self) -> Mapping[ConsumerState, Position]:
-        """In classic mode (as before Pulsar 4.0), the consumers that receive only entries before a position, with this
-        position: the lowest one of `recently_joined`. Empty in other modes.
+        """In classic mode (as before Pulsar 4.0), the position before which each consumer of `recently_joined` may
+        receive entries: the lowest position in `recently_joined`, the same for each of them. Empty in other modes.
         """
 
     @property

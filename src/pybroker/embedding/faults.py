@@ -185,7 +185,7 @@ class Refusal:
 
 @dataclass(eq=False, slots=True)
 class ReceiptFault:
-    """Sends each of the next `left` receipts (None: of all receipts) `copies` times, after a delay of `delay_s`."""
+    """Sends each of the next `left` receipts (None: every receipt) `copies` times, after a delay of `delay_s`."""
 
     copies: int
     delay_s: float

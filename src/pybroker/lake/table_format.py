@@ -117,8 +117,8 @@ class LakeTable(ABC):
 
     @abstractmethod
     def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:
-        """Add or change columns of the table for rows with the columns `wanted`, by the rules of `evolution`. Raises
-        EvolutionRefused, CommitConflict.
+        """Add or change columns of the table for rows with the columns `wanted`, by the rules of `evolution`. Return
+        the new state. Raises EvolutionRefused, CommitConflict.
         """
 
     @abstractmethod

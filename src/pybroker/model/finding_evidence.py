@@ -149,7 +149,9 @@ _TEXT_NUMBER = re.compile(r"(^hash|[iI]d)$")
 
 
 def evidence_shown(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the evidence of a finding as JSON properties `table` (None without a list) and `facts`."""
+    """Return the evidence of a finding as two JSON properties: `table` with the list in the evidence (None if there is
+    no list), and `facts` with the other values.
+    """
     listed = next((name for name in _TABLES if _is_table(evidence.get(name))), None)
     facts = [
         _fact(name, value)

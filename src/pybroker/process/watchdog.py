@@ -39,8 +39,8 @@ def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float)
     """Return whether a callback has blocked the event loop for `limit_s` seconds; False if the thread only lacked a
     CPU.
 
-    `tick`: when the watchdog last ran on the event loop. `alarm`: the first timer signal after `tick`, if this function
-    returned False for it; otherwise None.
+    `tick`: the clock readings when the watchdog last ran on the event loop. `alarm`: the clock readings at the first
+    timer signal after `tick`; None while that signal is being handled.
     """
     if now.cpu_s - tick.cpu_s >= limit_s:
         return True

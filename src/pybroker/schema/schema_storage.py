@@ -56,8 +56,8 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def document_path(self, path: str, version: int) -> str:
-        """Return the path of the metadata document that `append` of `version` changes. `path`: the path of the topic's
-        schemas.
+        """Return the path of the metadata document that `append` writes or changes to store the version `version`.
+        `path`: the path of the topic's schemas.
         """
 
     @abstractmethod
@@ -81,7 +81,9 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     async def drop(self, path: str) -> bool:
-        """Remove all schema versions at `path`, or of all topics below it. Return False if there were none."""
+        """Remove all schema versions of a topic or, if `path` is the path of a namespace, of all its topics. Return
+        False if there were none.
+        """
 
 
 class _Document(msgspec.Struct, omit_defaults=True):

@@ -109,9 +109,8 @@ class Listener:
             self.context.report_repeated_events()
 
     def stop_reading(self) -> None:
-        """Reject new connections and stop reading existing ones. Received commands are still answered.
-
-        Otherwise clients would recreate closed producers and consumers while the broker closes its topics.
+        """Reject new connections and stop reading existing ones, so that clients cannot recreate closed producers and
+        consumers while the broker closes its topics. Received commands are still answered.
         """
         self._close_ports()
         self.context.is_stopping = True

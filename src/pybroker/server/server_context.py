@@ -17,6 +17,7 @@ from pybroker.server.frame_memory import FrameMemory
 from pybroker.server.outbox_shares import OutboxShares
 from pybroker.server.paced_setups import PacedSetups
 from pybroker.waiting.slots import Slots
+from pybroker.wire.commands import RECEIVE_BYTES, SHARED_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from pybroker.server.handler import Handler
     from pybroker.waiting.fair_shares import Holder
     from pybroker.wire import pulsar_api_pb2 as pb
-
-RECEIVE_BUFFER_BYTES = 64 * 1024
 
 
 class ServerContext:
@@ -38,8 +37,8 @@ class ServerContext:
         self.command_table = command_table
         self.loop = asyncio.get_running_loop()
         self.paced_setups = PacedSetups(self.loop)
-        self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BUFFER_BYTES)
+        self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BYTES)
         self.max_message_bytes = config.max_message_size
         self.max_batch_messages = config.max_messages_in_batch
         self.max_fields = config.max_fields_in_command
@@ -139,8 +138,8 @@ class ServerContext:
     def refused(
         self, connection: Connection, command: str, cause: str, reason: str, topic: str = "", count: int = 1
     ) -> None:
-        """Count rejected commands, and log at most one per command, cause and minute. `cause` is the name of a
-        ServerError.
+        """Count rejected commands. Log the `reason` of at most one rejection per command, cause and minute. `cause` is
+        the name of a ServerError.
         """
         unlogged = self.runtime.stats.refusals.add(command, cause, count, self.now_s())
         if not unlogged:

@@ -31,8 +31,8 @@ CursorRecords = Mapping[str, tuple[bytes | None, list[bytes]]]
 
 
 def missing_ledgers(files: DataFiles, state: StoredState, named: Mapping[int, int | None]) -> list[MissingEntries]:
-    """Return the missing entries because of which the broker would not start. It checks the ledgers in `named` (see
-    `KnownData`) and in `checkpoint.db`. Call it after the journal was read.
+    """Return the missing entries because of which the broker would not start: entries of the ledgers in `named` (see
+    `KnownData`) and in `checkpoint.db`. Call this after the journal was read.
 
     The result is empty if the tables `facts` or `extents` are damaged, because the sealed ledgers are unknown then.
     """
@@ -59,8 +59,9 @@ def finding_of(missing: MissingEntries) -> Finding:
 def places_of_absent(
     listed: Mapping[int, int], present: Collection[int]
 ) -> tuple[dict[int, LedgerExtent], dict[int, list[Piece]]]:
-    """Return, by ledger id, an empty extent and the lost positions of each ledger of a topic that has no segment file.
-    The broker needs an extent for every ledger.
+    """Return two mappings by ledger id, about the ledgers of a topic that have no segment file. The first has an empty
+    extent for each of them, because the broker needs an extent for every ledger. The second has the lost positions of
+    each that had entries.
 
     `listed` has the entry count of each ledger of a topic, `present` the existing ledgers.
     """

@@ -192,7 +192,7 @@ def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row],
 
 
 def lost_values(count: int | None) -> str:
-    """Return a line of the report about `count` lost values; None if their number is unknown."""
+    """Return a line of the report about `count` lost values. `count` None means that their number is unknown."""
     how_many = "perhaps values" if count is None else f"{count} values"
     return f"{METADATA_FILE}: {how_many} with unknown paths, perhaps topics with all of their data"
 

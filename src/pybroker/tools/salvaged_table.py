@@ -29,7 +29,9 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class CursorRows:
-    """The records of one cursor by number. A record with the complete state follows a change with the same number."""
+    """The records of one cursor by number. If a change and a record with the complete state have the same number, the
+    complete state is the later one.
+    """
 
     records: dict[tuple[int, bool], bytes] = field(default_factory=dict)
 

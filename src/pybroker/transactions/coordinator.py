@@ -92,7 +92,8 @@ class CoordinatorContext:
 
 class Coordinator:
     """One transaction coordinator. It exists from its first use until the broker stops or loses its bundle. A sink is
-    an exactly-once writer that commits all transactions of a numbered batch together.
+    the name under which a program (the writer) writes numbered batches; the transactions of a batch are committed
+    together, once.
     """
 
     def __init__(
@@ -503,8 +504,9 @@ class Coordinator:
         """Open a transaction for a batch of a sink. Return None if that batch, or a later batch, was committed.
 
         Transactions that earlier runs of the writer left open, up to that batch, are aborted. `label`: sink, batch and
-        writer. `takes_over`: replace another writer of the sink. Raises the errors of `new`, AuthorizationError if the
-        sink belongs to another role, and InvalidTxnStatus if it belongs to another writer and `takes_over` is not set.
+        writer. `asking`: the role of the request. `takes_over`: replace another writer of the sink. Raises the errors
+        of `new`, AuthorizationError if the sink belongs to another role, and InvalidTxnStatus if it belongs to another
+        writer and `takes_over` is not set.
         """
         await self._ready_for_new()
         if self._room_for_mark(label, asking, takes_over=takes_over) is None:
@@ -544,9 +546,9 @@ class Coordinator:
         other open transactions up to that batch. Durable on return; participants are notified later (`sink_committed`).
 
         If the batch, or a later one, was committed before, abort these transactions and return False. `label`: sink,
-        batch and writer. Raises TransactionNotFound, InvalidTxnStatus and AuthorizationError as
-        `CoordinatorState.together`, NotAllowedError for too many transactions, TooManyRequests for too many sinks,
-        ServiceNotReady and StoreError.
+        batch and writer. `asking`: the role of the request. `takes_over`: replace another writer of the sink. Raises
+        TransactionNotFound, InvalidTxnStatus and AuthorizationError as `CoordinatorState.together`, NotAllowedError for
+        too many transactions, TooManyRequests for too many sinks, ServiceNotReady and StoreError.
         """
         await self.ready()
         config = self._runtime.config

@@ -136,8 +136,8 @@ class Transaction:
 
 
 class CoordinatorState:
-    """State of one coordinator, which changes only by applying log records. A sink is an exactly-once writer that
-    commits all transactions of a numbered batch together.
+    """State of one coordinator, which changes only by applying log records. A sink is the name under which a program
+    (the writer) writes numbered batches; the transactions of a batch are committed together, once.
     """
 
     def __init__(self, coordinator_id: int, sizes: FairShares | None = None, id_base: int = 0) -> None:
@@ -267,13 +267,12 @@ class CoordinatorState:
         self, label: Label, leasts: Iterable[int], asking: Asking, now_ms: int, forgets: str, *, takes_over: bool
     ) -> Record | None:
         """Return the log record that commits the transactions of a sink's batch, and aborts the sink's other open
-        transactions up to that batch. None for a repeated batch.
+        transactions up to that batch. Return None if the batch, or a later one, was committed before.
 
         `label`: sink, batch and writer. `leasts`: the low 64 bits of the transaction ids. `asking`: the role of the
-        request. `forgets`: the sink whose record is deleted to free a slot for this one (the result of
-        `Marks.makes_room`); "" if none is deleted. `takes_over`: whether a new writer replaces that of the earlier
-        batches. Raises TransactionNotFound, InvalidTxnStatus, and AuthorizationError if the sink belongs to another
-        role.
+        request. `forgets`: another sink, whose record is deleted so that this sink can get one (the result of
+        `Marks.makes_room`); "" if none is deleted. `takes_over`: replace another writer of the sink. Raises
+        TransactionNotFound, InvalidTxnStatus, and AuthorizationError if the sink belongs to another role.
         """
         if self.marks.is_repeat(label, asking, takes_over=takes_over):
             return None
@@ -322,8 +321,8 @@ class CoordinatorState:
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of the sink of `label` that will not be committed: of earlier runs of its writer
-        up to that batch, and of other writers.
+        """Return the open transactions of the label's sink that will not be committed: of earlier runs of the label's
+        writer, up to the label's batch, and of other writers.
         """
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 

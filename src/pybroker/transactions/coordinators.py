@@ -118,7 +118,7 @@ class Coordinators:
         return found
 
     def runs(self, coordinator_id: int) -> bool:
-        """Return whether this broker must run the coordinator, started or not."""
+        """Return whether this broker must run the coordinator, whether it has started or not."""
         try:
             self._require_served(coordinator_id)
         except BrokerError:
@@ -164,8 +164,8 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """Return the started coordinator that stores the transactions of `sink`, an exactly-once writer. Raises the
-        same errors as `connect`.
+        """Return the started coordinator that stores the transactions of the sink with the name `sink`. Raises the same
+        errors as `connect`.
         """
         return await self.connect(home_of(sink))
 
@@ -261,8 +261,8 @@ class Coordinators:
         return sum([await each.end_all() for each in self.running()])
 
     async def end_all_of(self, coordinator_id: int) -> int:
-        """Abort the open transactions of a coordinator that no pybroker runs, and wait until they have ended. Return
-        their number. Raises StoreError, ServiceNotReady.
+        """Abort the open transactions of a coordinator that runs on no pybroker broker, and wait until they have ended.
+        Return their number. Raises StoreError, ServiceNotReady.
         """
         if self._is_closed or coordinator_id in self._context.coordinators or coordinator_id in self._ending:
             raise ServiceNotReady(
@@ -280,8 +280,8 @@ class Coordinators:
     async def stop(self, coordinator_ids: Iterable[int]) -> None:
         """Close coordinators, because another broker may run them. Their clients look up the next owner.
 
-        This broker can own their bundle again before this method returns, for example in its next session. Then new
-        coordinators wait until the former ones have closed their logs.
+        While this method runs, this broker may become the owner of their bundle again and start new coordinators. The
+        new coordinators wait until the closing ones have closed their logs.
         """
         found = [self._context.coordinators.pop(each) for each in coordinator_ids if each in self._context.coordinators]
         self._closing |= {each.id: each for each in found}

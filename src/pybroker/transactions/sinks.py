@@ -84,7 +84,7 @@ class Marks:
 
     def is_repeat(self, label: Label, asking: Asking, *, takes_over: bool) -> bool:
         """Return whether the batch of `label`, or a later one, was committed. Raises AuthorizationError if the sink
-        belongs to another role, and InvalidTxnStatus for another writer unless `takes_over`.
+        belongs to another role, and InvalidTxnStatus if it belongs to another writer and `takes_over` is not set.
         """
         mark = self._marks.get(label.sink)
         if mark is None:

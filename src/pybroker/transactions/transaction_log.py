@@ -93,8 +93,8 @@ class TransactionLog(ManagedLedgerListener):
     # --- appending -----------------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> asyncio.Future[None]:
-        """Append `record`, and return a future that ends when it is durable or the log has failed. Raises StoreError,
-        without appending, if the log has failed before.
+        """Append `record`. Return a future that completes when the record is durable, or fails with the error that
+        ended the log. Raises StoreError, without appending, if the log has failed before.
         """
         if self._failure is not None:
             raise self._failure

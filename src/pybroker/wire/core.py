@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 PURE_PYTHON_VARIABLE = "PYBROKER_PURE_PYTHON"
-_INTERFACE_VERSION = 1
+_INTERFACE_VERSION = 2
 """Changes with the arguments and results of `_core`, so that a module of an older checkout is not used."""
 
 
@@ -22,7 +22,7 @@ class FrameScanner(Protocol):
     """
 
     def scan_sends(
-        self, data: bytes, pos: int, max_frame_bytes: int, max_batch_messages: int, /
+        self, data: bytes | memoryview, pos: int, max_frame_bytes: int, max_batch_messages: int, /
     ) -> tuple[int, int, int, list[int], list[int], list[int], list[bytes]] | None:
         """Scan consecutive SENDs of one producer, up to one that only the Python decoder handles, and verify their
         checksums.

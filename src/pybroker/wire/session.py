@@ -88,7 +88,7 @@ class KeepAlive(enum.Enum):
 
 
 class Session:
-    """State and liveness of one connection. The caller ticks it once per keep-alive interval.
+    """State and liveness of one connection. The caller calls `tick` once per keep-alive interval.
 
     A received frame proves that the client is alive.
     """

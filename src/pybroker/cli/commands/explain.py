@@ -145,8 +145,8 @@ def _write(output: Output, lines: Sequence[Line]) -> None:
 
 
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:
-    """Return all pages of the stuck topics of the broker, or of its cluster, as one document. Raises NotThere if the
-    broker does not have this call.
+    """Return the stuck topics of the broker, or of its cluster, as one document with at most `limit` topics. `search`:
+    words that the topic name must contain. Raises NotThere if the broker does not have this call.
     """
     found: list[Document] = []
     while True:

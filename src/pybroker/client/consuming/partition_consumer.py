@@ -501,7 +501,9 @@ class PartitionConsumer(ConnectionUser):
         return taken.batch_size > 0 and taken.batch_index < taken.batch_size - 1
 
     async def seek(self, message_id: MessageId | None, publish_time_ms: int | None) -> None:
-        """Move the cursor to a message or a publish time, and drop queued messages."""
+        """Move the cursor to a message, or to the first message that was published at `publish_time_ms` (milliseconds
+        since 1970) or later. Drop queued messages.
+        """
         command = Command(type=Command.SEEK)
 
         async def ask() -> pb.BaseCommand:

@@ -54,8 +54,8 @@ class ChunkedMessages:
         return len(self._parts)
 
     def add(self, metadata: pb.MessageMetadata, at: tuple[int, int], part: bytes) -> _Parts | None:
-        """Add a chunk, and return the message if it is complete. A chunk out of order is ignored. Chunk 0 begins the
-        message again.
+        """Add a chunk, which is stored at the ledger id and entry id `at`. Return the message if it is now complete,
+        else None. A chunk out of order is ignored. Chunk 0 discards earlier chunks of the same message.
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
@@ -79,7 +79,9 @@ class ChunkedMessages:
         return self._parts.pop(uuid)
 
     def clear(self) -> None:
-        """Drop all chunks, after which the broker sends the incomplete messages again from their first chunk."""
+        """Drop all chunks. For a lost connection: the broker then sends incomplete messages again from their first
+        chunk.
+        """
         self._parts.clear()
 
 

@@ -162,7 +162,8 @@ class Producer(ConnectionUser, ClientPart):
         """Send an entry after all earlier ones, when the queue of pending entries has capacity. Return a future of the
         position at which the entry is stored. Raises NotSent, or the error that ended the producer.
 
-        `txn`: the topic is already registered in this transaction, and the entry's metadata contains its id.
+        `txn`: the transaction of the entry. The caller has registered the topic in the transaction, and has written the
+        transaction's id into the entry's metadata.
         """
         if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
             raise NotSent(

@@ -320,8 +320,8 @@ class PartitionPublisher:
 
 
 class MessageProducer(ClientPart):
-    """A producer of messages. An asynchronous context manager; used without `async with`, the caller must call `close`.
-    Created by `open_message_producer`.
+    """A producer of messages. An asynchronous context manager; a caller that does not use `async with` must call
+    `close`. Created by `open_message_producer`.
     """
 
     def __init__(
@@ -352,7 +352,7 @@ class MessageProducer(ClientPart):
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id that any partition has stored for this producer name, as the broker reported it when
-        the producer attached.
+        the producer attached; -1 if there is none.
         """
         return max(each.producer.last_sequence_id for each in self._partitions)
 
@@ -368,7 +368,9 @@ class MessageProducer(ClientPart):
         sequence_id: int | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send a message, and return its id when it is stored. Raises the reason if the message is not stored."""
+        """Send a message, and return its id when it is stored. Raises the error of the broker or the client if the
+        message is not stored. Times are in milliseconds since 1970; 0 means that there is none.
+        """
         message = OutgoingMessage(
             value,
             key,

@@ -45,8 +45,8 @@ class HashOwners:
         return self._options.allow_out_of_order_delivery
 
     def add(self, consumer: ConsumerState, *, is_first: bool) -> list[ConsumerState]:
-        """Assign hashes to `consumer`. Return the consumers that lost hashes. Raises ConsumerBusy if its mode or
-        out-of-order flag differs from the connected consumers', ConsumerAssignError for invalid ranges.
+        """Assign hashes to `consumer`. Return the consumers that lost hashes. Raises ConsumerBusy if `consumer`
+        requests another mode or out-of-order flag than the connected consumers, ConsumerAssignError for invalid ranges.
         """
         if is_first:
             self._options = consumer.key_shared

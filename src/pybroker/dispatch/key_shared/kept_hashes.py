@@ -31,8 +31,8 @@ class KeptHashes:
         self.by_hash[sticky_hash] = holder
 
     def keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Keep hashes at the consumer `loser` that other consumers own now, and of which `loser` has a message with
-        only some of its chunks. Return whether a hash was kept.
+        """Keep hashes at `loser` that `loser` no longer owns: those of messages of which it has received only some
+        chunks. Return whether a hash was kept.
         """
         owner = self._owners.selector.owner
         lost = [each for each in self._chunked.unfinished_hashes(loser) if owner(each) is not loser]
@@ -41,9 +41,9 @@ class KeptHashes:
         return bool(kept)
 
     def is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether a consumer other than `consumer` must receive the entries of this hash: the consumer at which
-        the hash is kept, or else the hash's owner, if the owner has an incomplete message with this hash (out-of-order
-        delivery only).
+        """Return whether a consumer other than `consumer` must receive the entries of this hash. If the hash is kept,
+        the consumer at which it is kept must receive them. Otherwise, with out-of-order delivery, the hash's owner must
+        receive them if it has an incomplete message with this hash.
         """
         keeper = self.by_hash.get(sticky_hash)
         if keeper is not None or not self._owners.allows_out_of_order_delivery:
@@ -73,7 +73,8 @@ class KeptHashes:
 
     def keep_at_holders(self, sticky_hashes: Iterable[int]) -> bool:
         """Keep each of these hashes at a consumer that has only some chunks of a message with this hash, unless the
-        hash's owner is such a consumer. Return whether a hash was kept. With ordered delivery, no hash is.
+        hash's owner is such a consumer. Return whether a hash was kept. With ordered delivery, keep no hash and return
+        False.
         """
         found = False
         for sticky_hash in sticky_hashes if self._owners.allows_out_of_order_delivery else ():

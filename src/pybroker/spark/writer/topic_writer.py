@@ -99,7 +99,9 @@ class PartitionSender:
     async def send_entries(
         self, batch: RowBatch, sequence_id: int, now_ms: int, written: Written
     ) -> list[asyncio.Future[EntryId]]:
-        """Send `batch` as one entry. A row that is too large for an entry is sent in chunks, one entry for each."""
+        """Send `batch` as one entry. A row that is too large for an entry is sent in chunks, one entry for each. Return
+        one future for each entry, which completes when the entry is stored.
+        """
         receipts = []
         for entry in self._entries(batch, sequence_id, now_ms):
             receipts.append(
