@@ -174,7 +174,7 @@ async def test_explain_without_a_topic_lists_what_is_stuck_worst_first_and_in_pa
     assert first.startswith(f"{TOPIC}")
     names = [block.split()[0].rpartition("/")[2] for block in blocks]
     assert names == ["stuck-1", "stuck-2", "stuck-0"]
-    assert "5 entries wait and no consumer is connected" in " ".join(blocks[0].split())
+    assert "5 entries wait and no consumer has been connected" in " ".join(blocks[0].split())
     assert "1 more subscription is stuck." in " ".join(blocks[0].split())
     command = f"pybroker --url {world.broker.admin_url} explain persistent://public/default/stuck-1 a"
     assert blocks[0].splitlines()[-1].strip() == command

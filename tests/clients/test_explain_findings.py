@@ -96,7 +96,7 @@ def test_messages_that_wait_without_a_consumer_are_found(client: pulsar.Client, 
     finding = asked.until("no-consumers")
     assert finding["waits"]
     assert finding["evidence"]["waitingEntries"] == 3
-    assert finding["sentence"].startswith("3 entries wait and no consumer is connected for ")
+    assert finding["sentence"].startswith("3 entries wait and no consumer has been connected for ")
     asked.until("no-consumers", key="a")
     assert asked.codes(consumer="c") == ["no-consumers", "consumer-not-connected"]
 

@@ -414,7 +414,7 @@ async def test_a_thousand_consumers_without_room_are_one_finding_that_names_ten(
         assert finding.code is Code.NO_PERMITS
         assert len(finding.evidence["consumers"]) == LISTED
         assert finding.evidence["moreConsumers"] == 990
-        assert finding.sentence.startswith("1,000 consumers (c0, c1, c2 and 997 more) have a full receiver queue")
+        assert finding.sentence.startswith("1,000 consumers (c0, c1, c2 and 997 more) have had a full receiver queue")
 
 
 async def test_what_each_of_many_consumers_holds_is_looked_at_one_after_the_other() -> None:

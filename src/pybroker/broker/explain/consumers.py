@@ -135,15 +135,16 @@ def _stuck(
     # The reason contains names, which may contain braces.
     because = because.replace("{", "{{").replace("}", "}}")
     why = {
-        Code.NO_PERMITS: "{} a full receiver queue{}: {} requests more messages after processing those in the queue",
-        Code.CONNECTION_FULL: "{} not read from the connection{}: {} receives nothing until its client reads",
-        Code.CONNECTION_HELD: "{} waited{} for the broker to read from the connection: " + because,
-        Code.UNACKED_LIMIT_CONSUMER: "{} received no messages{}: {} has as many unacknowledged messages as the limit allows"
+        Code.NO_PERMITS: "{0} had a full receiver queue{1}: {3} requests more messages when its program has processed those in"
+        " the queue",
+        Code.CONNECTION_FULL: "{0} not read from the connection{1}: {2} receives nothing until its client reads",
+        Code.CONNECTION_HELD: "{0} waited{1} for the broker to read from the connection: " + because,
+        Code.UNACKED_LIMIT_CONSUMER: "{0} received no messages{1}: {2} has as many unacknowledged messages as the limit allows"
         f" ({first.state.max_unacked_messages:,}, maxUnackedMessagesPerConsumer) and receives more when half of them are"
         " acknowledged",
     }[code]
-    has = "has" if len(group) == 1 else "have"
-    said = why.format(has, for_long(since_ms, clock), "it" if len(group) == 1 else "each")
+    has, it, its_client = ("has", "it", "its client") if len(group) == 1 else ("have", "each", "each client")
+    said = why.format(has, for_long(since_ms, clock), it, its_client)
     held = f" ({first.state.unacked_messages:,} unacknowledged)" if first.state.unacked_messages else ""
     subject = f"Consumer {first.name}{held}" if len(group) == 1 else f"{len(group):,} consumers"
     descriptions = yield from described_all([each for each, _ in group[:LISTED]])

@@ -212,7 +212,7 @@ def no_consumers(subscription: Subscription, waiting: Waiting) -> Finding:
     since_ms = subscription.last_active_ms
     return Finding(
         Code.NO_CONSUMERS,
-        f"{_entries(waiting)} and no consumer is connected{for_long(since_ms, subscription.runtime.clock)}.",
+        f"{_entries(waiting)} and no consumer has been connected{for_long(since_ms, subscription.runtime.clock)}.",
         since_ms=since_ms,
         evidence={"waitingEntries": waiting.entries, "backlogEntries": subscription.backlog_entries},
         actions=(
@@ -392,7 +392,7 @@ def _rate(subscription: Subscription, waiting: Waiting, since_ms: int | None) ->
         Finding(
             Code.DISPATCH_RATE,
             f"{_entries(waiting)}: the dispatch rate of {_RATE_OWNERS[first['of']]}, {first['rate']:,} {first['unit']} per {per},"
-            f" is used up{for_long(since_ms, clock)}; it resumes in {duration(first['goesOnInMs'])}.",
+            f" has been used up{for_long(since_ms, clock)}; it resumes in {duration(first['goesOnInMs'])}.",
             since_ms=since_ms,
             evidence={"rates": rates, "waitingEntries": waiting.entries},
             actions=_raised_rates(subscription, [(limit, unit) for limit, unit, _ in used_up]),
@@ -512,8 +512,8 @@ def transaction_open(topic: Topic) -> list[Finding]:
         return [
             Finding(
                 Code.TRANSACTION_END_PENDING,
-                f"Transaction {txn}{more} of producer {transaction.owner} {pending.reason}. Until then, no message from"
-                f" {transaction.first} (the first message of the transaction) on is delivered, and {held}.",
+                f"Transaction {txn}{more} of producer {transaction.owner} {pending.reason}. Until then, the broker delivers"
+                f" only messages before {transaction.first} (the first message of the transaction), and {held}.",
                 since_ms=topic.loaded_ms,
                 evidence=evidence
                 | {"isCommitted": pending.is_committed, "waitingReaders": topic.transactions.waiting_readers},
@@ -525,8 +525,8 @@ def transaction_open(topic: Topic) -> list[Finding]:
         Finding(
             Code.TRANSACTION_OPEN,
             f"Transaction {txn}{more} of producer {transaction.owner} has been open"
-            f"{for_long(transaction.opened_ms, clock)}. Until it ends, no message from {transaction.first} (the first message of"
-            f" the transaction) on is delivered, and {held}."
+            f"{for_long(transaction.opened_ms, clock)}. Until it ends, the broker delivers only messages before"
+            f" {transaction.first} (the first message of the transaction), and {held}."
             + (
                 " The coordinator of a Java broker has opened the transaction, and only a Java broker can end it."
                 if is_of_java_broker
