@@ -232,10 +232,6 @@ class LoginMaker:
         token = self._tokens.next()
         data = token.data.translate(None, b"\0\r\n")
         accepted = token.accepted if data == token.data else None
-        if len(data) > 7000:  # httpMaxRequestHeaderSize
-            accepted = None
-        if accepted is False and (not data or data[-1:] in b" \t"):
-            accepted = None
         return Attempt(f"token, {token.kind}", (b"Authorization: Bearer " + data,), accepted)
 
     def _session(self, session: str) -> Attempt:

@@ -30,7 +30,7 @@ BUGS = {
     "request-fails": Planted("500", {"requests": 3000}),
     "request-unanswered": Planted("no answer within", {"requests": 3000}),
     "login-cookie-unsigned": Planted("to forged cookie", {"logins": 2000}),
-    "login-nonce-ignored": Planted("302 b'' to callback with odd nonce", {"logins": 3000}),
+    "login-nonce-ignored": Planted("302 b'' to callback with odd nonce", {"logins": 4000}),
     "login-state-ignored": Planted("to forged state", {"logins": 2000}),
     "logout-ignored": Planted("to session after logout", {"logins": 2000}),
     "session-of-any-page": Planted("session without the page's header is accepted", {"logins": 2000}),

@@ -1,5 +1,6 @@
 """What is drawn for a fuzz run: the same for a seed, of every kind, and never what would hurt all."""
 
+import asyncio
 import time
 from pathlib import Path
 from random import Random
@@ -7,10 +8,11 @@ from typing import Any
 
 import pytest
 from tests.fuzz_server.frames import FIELDS, OF_CLIENTS, FrameMaker
-from tests.fuzz_server.http_attack import AnswerReader, Ended
+from tests.fuzz_server.http_attack import AnswerReader, Ended, KeptConnection, Target
 from tests.fuzz_server.http_requests import HURTS_ALL, RequestMaker
-from tests.fuzz_server.logins import Begun, LoginMaker
+from tests.fuzz_server.logins import Begun, LoginMaker, request
 from tests.fuzz_server.proxy_headers import HeaderMaker
+from tests.fuzz_server.tally import Tally
 from tests.fuzz_server.tokens import TokenMaker
 from tests.fuzz_server.websocket_sessions import SessionMaker, masked
 from tests.support.credentials import secret_key
@@ -167,3 +169,25 @@ async def test_answers_are_read_in_any_pieces_and_after_the_end() -> None:
         assert answers[0].cookies() == {"a": "b"}
         with pytest.raises(Ended):
             await reader.next()
+
+
+async def test_requests_after_an_answer_that_closes_are_sent_again() -> None:
+    heads = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 431 Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        tally = Tally()
+        target = Target("127.0.0.1", server.sockets[0].getsockname()[1], tally)
+        connection = KeptConnection(target)
+        requests = [request("a", f"/{number}") for number in range(4)]
+        answers = await connection.send(requests)
+        connection.close()
+    assert [answer and answer.status for answer in answers] == [200, 431, 200, 431]
+    assert heads == [each.data for each in requests]
+    assert (tally.connections, tally.closed_by_broker, tally.faults) == (2, 2, [])
