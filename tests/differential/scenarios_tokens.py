@@ -16,7 +16,7 @@ def _base64(text: str) -> str:
 
 
 def _tokens(run: Run) -> dict[str, str]:
-    """Return tokens by name; those in the first lines are valid."""
+    """Return tokens by name. Names of invalid ones begin with "invalid"."""
     good = run.token_of("writer")
     header, payload, signature = good.split(".")
     now_s = int(time.time())
@@ -25,9 +25,11 @@ def _tokens(run: Run) -> dict[str, str]:
         # Not `jwt.encode`, which refuses claims of wrong types.
         return jwt.PyJWS().encode(json.dumps(claims).encode(), run.secret, "HS256")
 
-    return {
+    valid = {
         "good": good,
         "with times": signed(sub="writer", exp=now_s + 3600, nbf=now_s - 60, iat=now_s - 60),
+    }
+    invalid = {
         "expired": signed(sub="writer", exp=now_s - 3600),
         "expired just now": signed(sub="writer", exp=now_s - 1),
         "not valid yet": signed(sub="writer", nbf=now_s + 3600),
@@ -49,6 +51,7 @@ def _tokens(run: Run) -> dict[str, str]:
         "dots": "..",
         "one word": "writer",
     }
+    return valid | {f"invalid, {name}": token for name, token in invalid.items()}
 
 
 @secured_scenario
@@ -67,8 +70,8 @@ def tokens_of_requests(run: Run) -> None:
     path = f"persistent/{namespace}/t"
     for name, token in _tokens(run).items():
         status, _, _ = run.http("GET", f"{V2}/{path}/partitions?checkAllowAutoCreation=false", ..., "", token)
-        run.step(f"REST: {name}", status)
-        with opened(run, f"WebSocket header: {name}", f"v2/producer/{path}", Authorization=f"Bearer {token}"):
+        run.step(f"{name}: REST", status)
+        with opened(run, f"{name}: WebSocket, header", f"v2/producer/{path}", Authorization=f"Bearer {token}"):
             pass
-        with opened(run, f"WebSocket URL: {name}", f"v2/producer/{path}?token={token}"):
+        with opened(run, f"{name}: WebSocket, URL", f"v2/producer/{path}?token={token}"):
             pass

@@ -28,7 +28,7 @@ BUGS = {
     "proxy-header-timeout": Planted("a connection remains open", {"headers": 1500}),
     "socket-leak": Planted("sockets remain open", {"headers": 600}),
     "request-fails": Planted("500", {"requests": 3000}),
-    "request-unanswered": Planted("no answer within", {"requests": 3000}),
+    "request-unanswered": Planted("no answer within", {"requests": 600}),
     "login-cookie-unsigned": Planted("to forged cookie", {"logins": 2000}),
     "login-nonce-ignored": Planted("302 b'' to callback with odd nonce", {"logins": 4000}),
     "login-state-ignored": Planted("to forged state", {"logins": 2000}),
