@@ -30,9 +30,9 @@ def configuration_keys() -> str:
     lines = [
         "# Configuration keys",
         "",
-        "Look up the default, the values and the meaning of a configuration key here. The order is that of `conf/broker.conf`.",
+        "This page lists each configuration key with its default, its values and its meaning, in the order of `conf/broker.conf`.",
         "[Configuration](configuration.md) explains how to set and change keys. *Dynamic* keys can be changed while the broker",
-        "runs. The values of *secret* keys are never shown. There is a separate list of the",
+        "runs. The values of *secret* keys are never shown. Another page lists the",
         "[keys without effect](configuration.md#known-keys-without-effect-so-far).",
     ]
     _, *sections = SECTION.split(CONF.read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def _default(value: Value) -> str:
 
 def _values(info: KeyInfo) -> str:
     if info.choices:
-        return " or ".join(f"`{choice}`" for choice in info.choices)
+        return " or ".join(f"`{choice}`" if choice else "empty" for choice in info.choices)
     words = {"opt int": "int or empty"}.get(info.type.value, info.type.value)
     if info.minimum is None:
         return words

@@ -52,7 +52,7 @@ def ledger_limits(config: BrokerConfig) -> LedgerLimits:
 
 
 async def build(runtime: Runtime, stores: Stores, limits: LedgerLimits | None = None) -> BrokerService:
-    """Return a broker with loaded metadata, which is not ready and has no addresses yet. The caller must close it.
+    """Return a broker with loaded metadata. The caller sets its addresses, makes it ready for clients, and closes it.
 
     `limits` replace the limits of the configuration. Raises ConfigError for an invalid cluster or namespace, and
     StoreError.

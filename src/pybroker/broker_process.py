@@ -119,8 +119,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or Ctrl-C and return the exit code. Raises ConfigError for errors found during construction.
 
-    `disk` is the file system of the ledger store. `read_again` reads the configuration at SIGHUP, and raises
-    ConfigError.
+    `ready_file` is created when the broker is ready. `warnings` of the configuration are logged. `disk` is the file
+    system of the ledger store. `read_again` reads the configuration at SIGHUP, and raises ConfigError.
     """
     logs.configure(config.log_level, log_format=config.log_format)
     for warning in warnings:
@@ -211,7 +211,7 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 class BrokerHost(Protocol):
-    """Program that contains a broker, and handles the broker's requests to it."""
+    """The program in which a broker runs: the broker calls it to stop, to create connections, and on a failed disk."""
 
     def request_stop(self) -> None: ...
 
@@ -297,8 +297,8 @@ class Broker:
         return self._kind is LedgerStoreKind.LOCAL or self.config.metadata_store == "sqlite"
 
     async def start(self) -> None:
-        """Open the stores, recover, bind the ports, and serve. Raises StartError and its causes, after closing
-        everything.
+        """Open the stores, recover, bind the ports, and serve. Raises StartError, ConfigError, StoreError,
+        DataDirectoryInUse or ForeignDirectory, after closing everything.
         """
         try:
             await self._start()
@@ -333,7 +333,9 @@ class Broker:
         logs.info("wire_core.selected", implementation=core.IMPLEMENTATION, crc32c=core.CRC32C)
         if descriptors.limit < FEW:
             logs.warning(
-                "descriptors.few", limit=descriptors.limit, advice="raise it with ulimit -n for more connections"
+                "descriptors.few",
+                limit=descriptors.limit,
+                advice="raise the limit with ulimit -n to allow more connections",
             )
         await self._bind()
         self._create_membership()
@@ -724,12 +726,12 @@ class Broker:
     def _durability(self) -> str:
         if self._kind is LedgerStoreKind.BOOKKEEPER:
             quorum = self.config.managed_ledger_default_ack_quorum
-            return f"a receipt means on disk at {quorum} bookies (managedLedgerDefaultAckQuorum)"
+            return f"a receipt confirms that {quorum} bookies have the message on disk (managedLedgerDefaultAckQuorum)"
         if self._kind is LedgerStoreKind.MEMORY:
-            return "none: everything is lost when the broker stops"
+            return "none: all data is lost when the broker stops"
         if self.config.journal_sync_data:
-            return "a receipt means on disk (journalSyncData=true)"
-        return "a receipt means handed to the operating system (journalSyncData=false)"
+            return "a receipt confirms that the message is on disk (journalSyncData=true)"
+        return "a receipt confirms that the operating system has the message (journalSyncData=false)"
 
 
 def _write_ready_file(path: Path, description: dict[str, object]) -> None:

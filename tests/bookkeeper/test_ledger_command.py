@@ -147,7 +147,7 @@ async def test_orphans_are_listed_with_reasons(cluster: BookKeeperCluster, comma
         code, items, _ = await command(*words, "24")
         assert (code, {each["reason"] for each in items[:-1]}) == (
             0,
-            {"it was created recently, or in the future of this clock"},
+            {"it was created recently, or its time of creation is in the future"},
         )
         assert (items[-1]["of_this_cluster"], items[-1]["orphans"], items[-1]["young"]) == (3, 0, 3)
         await asyncio.sleep(0.05)
@@ -225,8 +225,8 @@ async def test_topic_is_listed_dumped_and_verified_by_its_documents(
         texts = [each["text"] for each in items if each["kind"] == "damage"]
         assert code == 1
         assert any(f"cursor ledger {cursor.ledger_id} does not exist" in text for text in texts)
-        assert any("names 5 entries" in text and "has 3" in text for text in texts)
-        assert {each["ledger"] for each in items if "it does not exist" in each.get("text", "")} == {
+        assert any("lists 5 entries" in text and "has 3" in text for text in texts)
+        assert {each["ledger"] for each in items if "but the ledger does not exist" in each.get("text", "")} == {
             missing,
             cursor.ledger_id,
         }

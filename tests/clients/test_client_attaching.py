@@ -146,7 +146,7 @@ async def test_a_producer_that_failed_gives_its_name_back() -> None:
     async with scripted() as (broker, client):
         producer = await open_producer(client, TopicName.parse(TOPIC), ProducerSettings("name", send_timeout_s=0.05))
         receipt = await producer.send(b"entry", 0)
-        with pytest.raises(RequestTimedOut, match="did not answer an entry"):
+        with pytest.raises(RequestTimedOut, match="was not confirmed within"):
             await receipt
         await producer.close()
         await until(lambda: len(broker.closed_ids) == 1)

@@ -308,7 +308,7 @@ async def test_a_topic_that_is_being_closed_or_deleted_or_loaded_is_told_at_once
     await world.until(lambda: world.broker.broker.service.topics.load_of(TopicName.parse(TOPIC)) is not None)
     unloading, loading = (await world.explain())["findings"]
     assert (unloading["code"], loading["code"]) == ("topic-unloading", "topic-loading")
-    assert loading["evidence"]["step"] == "waits until it is closed, or deleted, first"
+    assert loading["evidence"]["step"] == "waits until its unload or deletion is complete"
     assert loading["evidence"]["waitingRequests"] >= 1
     saves.release()
     assert (await unload).status == 204

@@ -61,7 +61,7 @@ def test_the_ready_file_and_the_banner_say_where_the_broker_is(tmp_path: Path) -
         assert lines[start + 3].split() == ["data", str(broker.data)]
         assert lines[start + 4].split(maxsplit=1) == [
             "durability",
-            "a receipt means on disk (journalSyncData=true)",
+            "a receipt confirms that the message is on disk (journalSyncData=true)",
         ]
 
 
@@ -228,7 +228,7 @@ def test_in_memory_everything_works_and_no_file_is_written(tmp_path: Path) -> No
         assert [client.reply()["payload"] for _ in range(10)] == [f"m{index}" for index in range(10)]
         lines = [line.split(maxsplit=1) for line in broker.log.read_text().splitlines()]
         assert ["data", "in memory only"] in lines
-        assert ["durability", "none: everything is lost when the broker stops"] in lines
+        assert ["durability", "none: all data is lost when the broker stops"] in lines
     # The two are the test's own.
     assert sorted(path.name for path in directory.rglob("*")) == ["broker.log", "ready.json"]
 
@@ -334,7 +334,7 @@ def test_metadata_that_are_gone_or_of_another_time_are_refused_beside_ledgers(tm
     (broker.data / "metadata.end").unlink()
     ended = serve(tmp_path)
     assert ended.returncode == 1
-    assert "holds ledgers with entries, and its metadata.db names no topic" in ended.stderr
+    assert "contains ledgers with entries, but its metadata.db lists no topic" in ended.stderr
 
 
 # --- service manager -------------------------------------------------------------------------------------------------

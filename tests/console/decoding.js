@@ -45,7 +45,7 @@ async () => {
   check("a record", `${one.u} ${one.e} ${one.again} ${one.l} ${one.m.k} ${one.d} ${one.c} ${one.next}`, "x B A -2 5 1970-01-02 -1.23 null");
   const failure = (schema, payload) => { try { decodeAvro(schema, payload); return "it was read"; } catch (error) { return error.message; } };
   check("endless nothings", failure({ type: "array", items: "null" }, bytes(254, 255, 255, 255, 255, 255, 255, 255, 127, 0)), "it has more than 20000 values");
-  check("a record in itself", failure({ type: "record", name: "R", fields: [{ name: "r", type: "R" }] }, bytes()), "it is nested too deeply");
+  check("a record in itself", failure({ type: "record", name: "R", fields: [{ name: "r", type: "R" }] }, bytes()), "the value is nested too deeply");
   check("a length beyond the end", failure("bytes", bytes(254, 255, 255, 255, 15)), "a length is invalid");
   check("what is left over", failure("int", bytes(2, 2)), "1 bytes are left over");
   check("an enum without that symbol", failure({ type: "enum", name: "E", symbols: ["A"] }, bytes(2)), "an enum has no such symbol");

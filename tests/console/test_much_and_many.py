@@ -86,7 +86,7 @@ def test_who_you_are_is_asked_for_kept_nowhere_and_decides_what_may_be_pressed(
         page.wait_for_selector("text=Role reader may not see this")
         page.reload()
         page.get_by_label("Token").wait_for()  # forgotten with the page
-        page.get_by_label("store them until this tab").check()
+        page.get_by_label("store the credentials until this tab").check()
         sign_in(page, "admin")
         page.wait_for_selector("text=Version")
         page.reload()

@@ -171,7 +171,7 @@ def test_a_stuck_subscription_says_why_and_is_mended_by_buttons(
         assert "POST /admin/v2/persistent/public/default/stuck/subscription/billing/skip_all" in dialog.inner_text()
         assert "This is irreversible" in dialog.inner_text()
         assert dialog.get_by_role("button", name="Skip all").is_disabled()  # before its box is checked
-        dialog.get_by_role("button", name="Leave it").click()
+        dialog.get_by_role("button", name="Cancel").click()
         assert now()["msgBacklog"] == 30  # nothing happens that was not confirmed
         page.get_by_role("button", name="Skip all", exact=True).click()
         page.get_by_role("dialog").get_by_label("I understand").check()
@@ -211,7 +211,7 @@ def test_a_full_quota_is_raised_by_a_plain_button_and_loses_messages_by_no_plain
         dialog = page.get_by_role("dialog")
         assert dialog.get_by_role("button", name="Irreversible").is_disabled()
         assert f"pybroker --url {broker.http_url} policies set {topic} backlogQuota" in dialog.inner_text()
-        dialog.get_by_role("button", name="Leave it").click()
+        dialog.get_by_role("button", name="Cancel").click()
         buttons.nth(1).click()
         page.get_by_role("dialog").get_by_role("button", name="Raise the backlog quota").click()
         page.wait_for_selector("dialog", state="detached")

@@ -201,7 +201,7 @@ def not_told(wrong: list[str], lost: list[str]) -> list[str]:
 def _is_about(line: str, fault: str) -> bool:
     if gone := re.fullmatch(r"topic (\w+) is gone", fault):
         return any(
-            text in line for text in (f"/{gone[1]}: its list of ledgers", "with unknown paths", "lost: metadata value ")
+            text in line for text in (f"/{gone[1]}: the list of ledgers", "with unknown paths", "lost: metadata value ")
         )
     if fault == "the deleted topic is back" or "has the view" in fault:
         return LAST_CHANGES in line

@@ -145,7 +145,7 @@ def _names(line: str, fault: Wrong, promised: Promised) -> bool:
         if "delivery time" in fault.text:
             return "delivery times" in line
         return "perhaps all acknowledgements" in line or "some of its" in line or _covers(line, *fault.place)
-    if "its list of ledgers" in line and f"{path}: " in line:
+    if "the list of ledgers" in line and f"{path}: " in line:
         return True
     if behind := re.search(rf"{path}, perhaps all entries after ledger (\d+),", line):
         return ledger_id > int(behind[1])
@@ -241,7 +241,7 @@ def test_one_flipped_bit_in_acknowledgements_names_that_cursor_alone(
     assert repair(directory, applies=False) == 1
     lost = [line for line in capsys.readouterr().out.splitlines() if line.startswith("lost: ")]
     assert len(lost) == 1, lost
-    assert f"{ROOT}in, 's': perhaps its last acknowledgements" in lost[0]
+    assert f"{ROOT}in, 's': perhaps the last acknowledgements" in lost[0]
     assert "entries up to " in lost[0]
     assert " are certain; " in lost[0]
     assert repaired(directory, made.promised, capsys) == []

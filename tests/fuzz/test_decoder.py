@@ -38,6 +38,7 @@ from pybroker.wire.commands import (
     FRAME_PADDING_BYTES,
     MAX_UNAUTHENTICATED_FRAME_BYTES,
     OWN_BUFFER_BYTES,
+    SHARED_BUFFER_BYTES,
     Decoder,
     Event,
 )
@@ -46,6 +47,8 @@ FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
 QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 LONG = settings(max_examples=FUZZ_EXAMPLES, deadline=None, database=None)
 SEARCH = settings(QUICK, max_examples=2000, phases=[Phase.generate])
+ERASED = bytes(SHARED_BUFFER_BYTES)
+SHARED = memoryview(bytearray(SHARED_BUFFER_BYTES))
 cuts = st.lists(st.integers(0, 1 << 17), max_size=12)
 
 
@@ -61,20 +64,16 @@ def drain(decoder: Decoder, events: list[Event]) -> None:
 
 
 def feed_like_a_socket(decoder: Decoder, chunks: list[bytes], events: list[Event]) -> None:
-    """As a connection does: large frames are received into the decoder's own buffer."""
+    """As a connection does: into the shared buffer, or into the decoder's own buffer of a large frame."""
     for chunk in chunks:
         rest = chunk
         while rest:
-            own = decoder.own_buffer()
-            if own is None:
-                events += decoder.feed(rest)
-                rest = b""
-            else:
-                taken = min(len(own), len(rest))
-                own[:taken] = rest[:taken]
-                own.release()
-                events += decoder.own_buffer_filled(taken)
-                rest = rest[taken:]
+            buffer = decoder.buffer(SHARED)
+            taken = min(len(buffer), len(rest))
+            buffer[:taken] = rest[:taken]
+            events += decoder.received(SHARED, taken)
+            rest = rest[taken:]
+            SHARED[:] = ERASED
             drain(decoder, events)
 
 
@@ -195,8 +194,8 @@ def test_no_announced_length_makes_the_decoder_hold_more_than_a_legal_frame(
 
 
 class DropsAByteBetweenReads(Decoder):
-    def _keep(self, data: bytes, pos: int) -> None:
-        super()._keep(data, pos + (len(data) - pos == 7))
+    def _keep(self, data: bytes, pos: int, received_bytes: int) -> None:
+        super()._keep(data, pos + (len(data) - pos == 7), received_bytes)
 
 
 class ForgetsWhatWasKept(Decoder):
@@ -204,6 +203,18 @@ class ForgetsWhatWasKept(Decoder):
         if len(self._rest) == 3:
             self._rest = b""
         return super().feed(data)
+
+    def received(self, shared: memoryview, size_bytes: int) -> list[Event]:
+        if len(self._rest) == 3:
+            self._rest = b""
+        return super().received(shared, size_bytes)
+
+
+class CopiesNoRestIntoTheSharedBuffer(Decoder):
+    def buffer(self, shared: memoryview) -> memoryview:
+        buffer = super().buffer(shared)
+        shared[: len(self._rest)] = ERASED[: len(self._rest)]
+        return buffer
 
 
 class FillsItsOwnBufferTooFar(Decoder):
@@ -223,7 +234,10 @@ def found_by_reading(decoder_type: type[Decoder]) -> None:
         search()
 
 
-@pytest.mark.parametrize("decoder_type", [DropsAByteBetweenReads, ForgetsWhatWasKept, FillsItsOwnBufferTooFar])
+@pytest.mark.parametrize(
+    "decoder_type",
+    [DropsAByteBetweenReads, ForgetsWhatWasKept, CopiesNoRestIntoTheSharedBuffer, FillsItsOwnBufferTooFar],
+)
 def test_a_planted_bug_in_chunking_is_found(decoder_type: type[Decoder]) -> None:
     found_by_reading(decoder_type)
 

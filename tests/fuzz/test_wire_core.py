@@ -120,6 +120,8 @@ def _frames() -> list[bytes]:
         *[metadata()] * 4,
         metadata(partition_key="key", deliver_at_time=1 << 40),
         metadata(ordering_key=b"ordering", partition_key="aGk=", partition_key_b64_encoded=True),
+        metadata(partition_key="aGk=", partition_key_b64_encoded=True),
+        metadata(partition_key="aGk=", partition_key_b64_encoded=False),
         metadata(uuid="u", chunk_id=1, num_chunks_from_msg=3, total_chunk_msg_size=99),
         metadata(marker_type=20, txnid_least_bits=1, txnid_most_bits=2),
         *[batch] * 3,

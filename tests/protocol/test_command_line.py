@@ -47,7 +47,7 @@ def run(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, capsysbinary: pyt
 def test_what_is_produced_is_consumed_acknowledged_and_gone(run: Run) -> None:
     made = run("produce", "orders", "one", "two", "--key", "k", "--property", "source=shell")
     assert made.code == 0
-    assert made.out.startswith("2 messages stored in persistent://public/default/orders; the last one is ")
+    assert made.out.startswith("2 messages stored in persistent://public/default/orders; the last message is ")
     first = run("consume", "orders", "-s", "s", "--from", "earliest", "-n", "1", "--no-ack", "--json")
     assert (first.code, first.json["value"], first.json["key"], first.json["properties"]) == (
         0,
@@ -243,7 +243,7 @@ def test_stats_shows_producers_subscriptions_and_consumers(run: Run, broker: Bro
         (
             ["produce", "a", "x", "--service-url", "pulsar://127.0.0.1:1", "--timeout", "1"],
             1,
-            "set another one with --service-url",
+            "set another address with --service-url",
         ),
     ],
 )

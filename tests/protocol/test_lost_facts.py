@@ -79,13 +79,11 @@ def test_a_topic_that_is_missing_from_metadata_is_told_and_set_aside(
 ) -> None:
     broker = two_topics(tmp_path, {}, is_killed=is_killed)
     lost = forget_topic(broker.data, TOPIC)
-    said = (
-        rf"holds ledgers with entries, and its metadata\.db does not name them: 10 entries in ledger {lost}\. .*repair"
-    )
+    said = rf"with entries, but its metadata\.db does not list these ledgers: 10 entries in ledger {lost}\. .*repair"
     for _ in range(2):
         with pytest.raises(RuntimeError, match=said):
             broker.start()
-    place = f"{lost:020d}.ledger, positions {lost}:0 to {lost}:9: no topic refers to it, so metadata is lost"
+    place = f"{lost:020d}.ledger, positions {lost}:0 to {lost}:9: no topic refers to these entries, so metadata is lost"
     assert main(["ledger", "verify", str(broker.data)]) == 1
     assert f"damage: {place}\n" in capsys.readouterr().out
     assert main(["ledger", "repair", str(broker.data), "--apply"]) == 0
@@ -117,7 +115,7 @@ def test_without_a_synced_journal_a_ledger_without_a_name_is_a_warning(tmp_path:
         client.open_producer(TOPIC)
         client.publish(1, 10)
     forget_topic(broker.data, TOPIC)
-    with pytest.raises(RuntimeError, match="does not name them"):
+    with pytest.raises(RuntimeError, match="does not list these ledgers"):
         broker.start()
 
 

@@ -74,7 +74,7 @@ def test_broker_refuses_lost_empty_and_older_journal_and_starts_with_the_right_o
     said = {
         remove: "journal/ contains no file of the last run",
         empty: "journal/ contains no file of the last run",
-        replace_by_older: r"no whole batch \d+ here; batches up to \d+ were durable",
+        replace_by_older: r"batch \d+ is missing or incomplete; batches up to \d+ were durable",
     }
     for lose, what in said.items():
         lose(journal)

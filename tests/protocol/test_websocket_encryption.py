@@ -130,10 +130,10 @@ async def test_plain_and_encrypted_messages_arrive_in_order(broker: EmbeddedBrok
         ("a,none", "no public key 'none'"),
         ("..%2Fkeys%2Fa", "no public key '../keys/a'"),
         ("bad", "'bad' is neither a public key nor a certificate"),
-        ("", "no name of a key"),
-        (",", "no name of a key"),
+        ("", "the parameter contains no key name"),
+        (",", "the parameter contains no key name"),
         (",".join(f"k{number}" for number in range(17)), "more than 16 keys"),
-        (base64.b64encode(b"{}").decode(), "a key has no name or no keyValue"),
+        (base64.b64encode(b"{}").decode(), "a key in the JSON object has no name or no keyValue"),
     ],
 )
 async def test_producer_with_unusable_key_is_refused(broker: EmbeddedBroker, names: str, reason: str) -> None:

@@ -188,7 +188,7 @@ class SharedSession(MetadataStore):
         await self.pause()
         self._require_sent(session)
         if await self.tree.values.get(path) is not None:
-            raise BadVersionError(f"{path} exists already")
+            raise BadVersionError(f"the node {path} already exists")
         self.tree.session_of[path] = session
         version = await self.tree.values.put(path, value)
         await self._end(session)

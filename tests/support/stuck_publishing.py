@@ -193,7 +193,7 @@ class WaitingProducer(Situation):
         return [TOPIC, "--producer", "waits"]
 
     def checks(self) -> Checks:
-        return {"Disconnect producer holder: its client connects again, after": self.has_it}
+        return {"Disconnect producer holder: its client reconnects, and waits": self.has_it}
 
     async def has_it(self, world: Explained, _: Ran) -> None:
         await asyncio.wait(self.tasks)

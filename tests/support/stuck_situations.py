@@ -97,9 +97,7 @@ class ConsumerLimit(Situation):
         return [TOPIC, "s"]
 
     def checks(self) -> Checks:
-        again = (
-            "Disconnect consumer only: its client subscribes again and receives what it has not acknowledged once more"
-        )
+        again = "Disconnect consumer only: its client subscribes again and receives its unacknowledged messages again"
         return {
             "Explain consumer only": shows,
             "List the messages that consumer only": shows,
@@ -132,7 +130,7 @@ class SubscriptionLimit(Situation):
         return {
             "List the messages that consumer most": shows,
             "Raise the limit of unacknowledged messages of each subscription of the topic from 3 to 6": self.is_raised,
-            "Disconnect consumer most: the other consumers receive what it has not acknowledged": self.is_taken_over,
+            "Disconnect consumer most: other consumers receive its unacknowledged messages": self.is_taken_over,
         }
 
     async def is_raised(self, world: Explained, _: Ran) -> None:
@@ -159,7 +157,7 @@ class Silent(Situation):
     def checks(self) -> Checks:
         return {
             "List the messages that consumer hung": shows,
-            "Disconnect consumer hung: the other consumers receive": self.is_taken_over,
+            "Disconnect consumer hung: other consumers receive": self.is_taken_over,
         }
 
     async def is_taken_over(self, world: Explained, _: Ran) -> None:
@@ -187,7 +185,7 @@ class BlockedKey(Situation):
         return {
             "Explain consumer before": shows,
             "List all blocked keys": shows,
-            "Disconnect consumer before: the other consumers receive": self.goes_on,
+            "Disconnect consumer before: other consumers receive": self.goes_on,
         }
 
     async def goes_on(self, world: Explained, _: Ran) -> None:
@@ -207,7 +205,7 @@ class FullLookAhead(Situation):
         return [TOPIC, "s"]
 
     def checks(self) -> Checks:
-        return {"List the keys that fill the look-ahead": shows}
+        return {"List the hashes whose messages fill the look-ahead buffer": shows}
 
 
 class OpenTransaction(Situation):
@@ -390,7 +388,7 @@ class DamagedEntry(Situation):
     def checks(self) -> Checks:
         return {
             "Irreversible: acknowledge message ": self.one_is_lost,
-            "Irreversible: skip all messages of this broker that can never be read": self.goes_on,
+            "Irreversible: skip damaged messages in every subscription of this broker": self.goes_on,
         }
 
     async def one_is_lost(self, world: Explained, ran: Ran) -> None:

@@ -128,5 +128,5 @@ def test_deleted_topic_ends_a_query_that_forbids_loss(
         admin(broker, "DELETE", path_of(f"{topic}-b") + "?force=true")
         with pytest.raises(DataLoss, match=f"{topic}-b"):
             strict.rows(ranges)
-        with pytest.raises(DataLoss, match=rf"messages of {topic}-b are lost: .*deleted.*failOnDataLoss=false"):
+        with pytest.raises(DataLoss, match=rf"messages of topic {topic}-b are lost: .*deleted.*failOnDataLoss=false"):
             strict.plan()

@@ -123,7 +123,7 @@ def test_all_that_is_wrong_with_a_configuration_is_told_at_once(
         "logLevel cannot be 'loud'",
         "journalSyncData cannot be 'perhaps'",
         "authorizationEnabled=true needs authenticationEnabled=true",
-        "tlsProtocols: SSLv3 not supported",
+        "tlsProtocols contains SSLv3, but the broker supports only TLSv1.2, TLSv1.3",
         "a TLS port is configured, so tlsCertificateFilePath must be set",
         "a TLS port is configured, so tlsKeyFilePath must be set",
         "advertisedListeners has 'x'",

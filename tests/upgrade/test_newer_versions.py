@@ -87,7 +87,7 @@ def _raise_metadata(data: Path) -> str:
 
 
 def _reads(version: int) -> str:
-    return f"this version of pybroker reads up to {version}: start the newer version that wrote it"
+    return f"but this version of pybroker reads only versions up to {version}: start the newer version that wrote it"
 
 
 def _change(path: Path, statement: str) -> None:
@@ -133,8 +133,10 @@ def test_start_refuses_journal_file_of_newer_version(tmp_path: Path) -> None:
     path.write_bytes(newer)
     with pytest.raises(RuntimeError) as refused:
         broker.start()
-    known = f"journal file has version {JOURNAL_VERSION + 1}, this version of pybroker supports {JOURNAL_VERSION}"
-    assert f"{path.name} cannot be read: {known}: start the newer version that wrote it" in str(refused.value)
+    known = f"version {JOURNAL_VERSION + 1}, but this version of pybroker supports only version {JOURNAL_VERSION}"
+    assert f"{path.name} cannot be read: the journal file has {known}: start the newer version that wrote it" in str(
+        refused.value
+    )
     assert main(["ledger", "repair", str(broker.data), "--apply", "--accept-loss"]) == 2
     assert path.read_bytes() == newer, "a repair discards nothing"
     # The start has replayed the files before it. It continues when it can read this one.
@@ -286,7 +288,7 @@ def test_start_refuses_segment_of_newer_version(tmp_path: Path) -> None:
     before = _contents(broker.data)
     with pytest.raises(RuntimeError) as refused:
         broker.start()
-    version = f"version {SEGMENT_VERSION + 1}, this version of pybroker supports {SEGMENT_VERSION}"
+    version = f"version {SEGMENT_VERSION + 1}, but this version of pybroker supports only version {SEGMENT_VERSION}"
     advice = "start the newer version that wrote it"
     assert f"the file of ledger {ledger_id} has {version}: {advice}" in str(refused.value)
     assert _contents(broker.data) == before

@@ -33,7 +33,7 @@ async def client(server: ZooKeeperServer, tmp_path: Path) -> ZooKeeperClient:
     ("case", "text"),
     [
         ("cluster", "clusterName is other, but the metadata store"),
-        ("layout", "have version 99, this version of pybroker reads up to 1"),
+        ("layout", "have version 99, but this version of pybroker reads only versions up to 1"),
         ("identity", "another broker has the id 127.0.0.1:1"),
         ("chroot", "prepare it for a cluster with `pybroker metadata init`"),
     ],

@@ -47,7 +47,7 @@ async def test_unprepared_foreign_and_newer_stores_are_refused_and_stay_unchange
     await client.create("/admin/clusters/c1", b"{}", makes_parents=True)
     assert "clusterName is c2, but the metadata store" in await refusal(config(chroot, "c2"))
     await client.create(LAYOUT_PATH, b'{"version": 99}', makes_parents=True)
-    assert "version 99, this version of pybroker reads up to 1" in await refusal(config(chroot))
+    assert "version 99, but this version of pybroker reads only versions up to 1" in await refusal(config(chroot))
     await client.set(LAYOUT_PATH, b"[]")
     assert f"the metadata at {LAYOUT_PATH}" in await refusal(config(chroot))
     assert sorted(await client.children("/")) == ["admin", "pybroker"]

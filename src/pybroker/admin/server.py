@@ -201,8 +201,8 @@ class HttpServer:
         return self._page.kept
 
     def bind(self) -> None:
-        """Bind the ports without serving, so that their numbers are known first. Raises CannotListen with all ports
-        that could not be bound.
+        """Bind the ports without serving, so that the port numbers are known before `start`. Raises CannotListen with
+        all ports that could not be bound.
         """
         address, config = self._config.bind_address, self._config
         problems: list[str] = []
@@ -221,7 +221,7 @@ class HttpServer:
             raise CannotListen(*problems)
 
     async def start(self) -> None:
-        """Start serving, after `bind` if it was not called."""
+        """Start serving. Binds the ports if `bind` was not called."""
         assert self._connections is None, "started twice"
         if self._plain_port is None and self._tls_port is None:
             self.bind()
@@ -252,7 +252,9 @@ class HttpServer:
         logs.info("http.started", port=self.port, port_tls=self.port_tls)
 
     async def close_services(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
-        """Close the further services, while the broker still serves their clients of the binary protocol."""
+        """Close the services of the web port (`WebService`). Call this while the broker still serves the binary
+        protocol, which the sessions of these services use.
+        """
         for service in self._services:
             await service.close(deadline_s)
 

@@ -15,7 +15,9 @@ SLICE_CHARACTERS = 256 * 1024
 
 
 def sliced(pieces: Iterator[str], clock: Clock) -> Iterator[str]:
-    """Yield the `pieces`, joined by time slice. Some slices are empty. The caller yields to the event loop after each."""
+    """Yield the texts of `pieces`, joined to one text per time slice. Some texts are empty. The caller yields to the
+    event loop after each text.
+    """
     texts: list[str] = []
     size = 0
     ends_ms = clock.monotonic_ms() + SLICE_MS

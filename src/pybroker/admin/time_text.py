@@ -12,7 +12,7 @@ _FIRST_MS = 946_684_800_000
 
 
 def iso_text(time_ms: int) -> str:
-    """Format Unix milliseconds as ISO 8601 in UTC, for any year, without trailing zeros."""
+    """Format Unix milliseconds as ISO 8601 in UTC, for any year, without trailing zeros in the fraction of a second."""
     cycles, rest_ms = divmod(time_ms - _FIRST_MS, _CYCLE_MS)
     time = datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC) + timedelta(milliseconds=rest_ms)
     year = time.year + cycles * _CYCLE_YEARS

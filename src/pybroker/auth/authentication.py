@@ -91,8 +91,8 @@ class AuthenticationService:
             raise ConfigError("authenticationEnabled=true needs at least one provider: set authenticationProviders")
 
     def begin(self, method: str, client: RemoteClient) -> AuthenticationState:
-        """Begin the authentication of a client that names `method`. The state refuses more than MAX_STEPS steps, and
-        concurrent steps are an error of the caller.
+        """Begin the authentication of a client with `method`. An unknown method is refused in the first step. The state
+        refuses more than MAX_STEPS steps. The caller must not run two steps at the same time.
         """
         if not self.enabled:
             return _Decided(UNIDENTIFIED)
@@ -105,7 +105,7 @@ class AuthenticationService:
 
     async def authenticate(self, method: str, data: bytes, client: RemoteClient) -> Identity:
         """Authenticate in one step, as HTTP does. Raises AuthenticationError if credentials are missing or invalid, and
-        TooManyRequests.
+        TooManyRequests if the broker is too busy to verify them.
         """
         found = await self.begin(method, client).authenticate(data)
         if isinstance(found, Challenge):
@@ -172,7 +172,7 @@ class AuthenticationService:
 
     @property
     def expired_tokens(self) -> int:
-        """Tokens that were refused because they have expired."""
+        """Number of tokens that were refused because they had expired."""
         tokens = (key for key in self.failures if key.method == provider_names.TOKEN)
         return sum(self.failures[key] for key in tokens if key.reason == AuthenticationError.EXPIRED)
 

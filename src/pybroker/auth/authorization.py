@@ -87,11 +87,13 @@ class AuthorizationService:
         await self._provider.close()
 
     def permissions_changed(self) -> None:
-        """Ask the provider again for everything that clients have open."""
+        """Begin to ask the provider again whether clients may keep their open producers, consumers and sessions."""
         self.recheck()
 
     async def learn_superusers_again(self) -> None:
-        """Ask again whether the known superusers are superusers, after a change that may concern any role."""
+        """Ask the provider again whether the known superusers are superusers, after a change that may concern any
+        role.
+        """
         self._superusers.forget_others()
         for role in self._superusers.roles():
             try:
@@ -101,7 +103,9 @@ class AuthorizationService:
                 return
 
     def permission(self, ask: Callable[[], Awaitable[None]]) -> Permission:
-        """Return a permission that is current until the next change of permissions. `ask` asks for it."""
+        """Return a permission that is current until permissions change. `ask` asks the provider, and raises its
+        refusal; it is called by `Permission.require` only.
+        """
         return Permission(self.changes, ask)
 
     async def require_produce(self, topic: TopicName, principal: Principal) -> None:
@@ -132,14 +136,16 @@ class AuthorizationService:
         return owner is None or owner == client_role(principal) or await self.may_all(principal)
 
     def is_known_to_use(self, owner: str | None, principal: Principal) -> bool:
-        """Return `may_use` by the last answers of the provider, for each message of a transaction."""
+        """Return the result of `may_use` without waiting, by the last answers of the provider. Called for each message
+        of a transaction.
+        """
         if owner is None or owner == client_role(principal):
             return True
         return all(self._is_known_superuser(each) for each in self._checked(principal))
 
     def holder(self, principal: Principal, nameless: str) -> Holder:
-        """Return the account for fair shares and queues: the client's role, or `nameless` (such as its address) if it has
-        none. By the last answers of the provider; see `learn`.
+        """Return the account for fair shares and queues: the client's role, or `nameless` (such as its address) if it
+        has no role. Whether the role is a superuser is decided by the last answers of the provider; see `learn`.
         """
         role = client_role(principal)
         if role is None:
@@ -148,8 +154,9 @@ class AuthorizationService:
         return holder_of_role(role, is_operator=is_operator)
 
     async def learn(self, principal: Principal) -> None:
-        """Learn whether the roles of `principal` are superusers; in the background if the provider does not answer from
-        memory.
+        """Ask the provider whether the roles of `principal` are superusers, and remember the answers for decisions that
+        cannot wait, such as `holder`. After the provider has once answered with a delay, ask in the background and
+        return at once.
         """
         if not self.enabled or principal is None:
             return
@@ -160,7 +167,7 @@ class AuthorizationService:
                 await self._learn(each)
 
     def learn_soon(self, principal: Principal) -> None:
-        """Learn in the background whether the roles of a connected client are superusers."""
+        """Ask the provider in the background whether the roles of a connected client are superusers."""
         if self.enabled and principal is not None:
             for each in roles_of(principal):
                 self._is_known_superuser(each)
@@ -216,10 +223,11 @@ class AuthorizationService:
             self._being_learned.discard(role)
 
     def with_original_principal(self, role: str | None, original: str, *, may_be_equal: bool = False) -> Principal:
-        """Return the principal of a client whose role a proxy with `role` names, or `role` if it names none.
+        """Return the principal of a client that authenticated as `role`. For a proxy role, `original` is the role of
+        the proxy's client, and the principal has both roles; otherwise it is `role`.
 
-        Raises AuthorizationError for an invalid combination, with Pulsar's text; see `refusal_of_roles`. Without
-        authorization, the name from a role that is no proxy role has no effect.
+        Raises AuthorizationError for an invalid combination, with Pulsar's text; see `refusal_of_roles`. If
+        authorization is disabled, `original` is ignored for a role that is no proxy role.
         """
         if self.enabled:
             refusal = refusal_of_roles(self._proxy_roles, role, original, may_be_equal=may_be_equal)

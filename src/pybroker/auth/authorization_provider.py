@@ -1,4 +1,4 @@
-"""Interface of authorization: what a role may do.
+"""Interface of authorization: the permissions of roles.
 
 The broker creates one provider when it starts, and asks it on its event loop: when a client creates a producer or
 consumer, looks up a topic or sends a REST request, and not for each message. A provider may await a remote service. It
@@ -76,24 +76,31 @@ class AuthorizationProvider(ABC):
 
     @abstractmethod
     async def require_consume(self, topic: TopicName, subscription: str, role: str | None) -> None:
-        """`subscription` is empty for requests that concern no particular subscription."""
+        """Raise AuthorizationError unless the role may consume messages of the topic. `subscription` is empty for
+        requests that concern no particular subscription.
+        """
 
     async def require_lookup(self, topic: TopicName, role: str | None) -> None:
-        """Default: a role that may produce or consume may find the topic's broker."""
+        """Raise AuthorizationError unless the role may look up the topic's broker. Default: a role that may produce or
+        consume may look it up.
+        """
         try:
             await self.require_produce(topic, role)
         except AuthorizationError:
             await self.require_consume(topic, "", role)
 
     async def require_list_topics(self, namespace: NamespaceName, role: str | None) -> None:
-        """Default: only administrators of the tenant."""
+        """Raise AuthorizationError unless the role may list the topics of the namespace. Default: only administrators
+        of the tenant may list them.
+        """
         if not await self.administers(namespace.tenant, role):
-            raise AuthorizationError(f"role {role!r} may not list the topics of {namespace}")
+            raise AuthorizationError(f"role {role!r} may not list the topics of namespace {namespace}")
 
     async def may_produce_somewhere(self, role: str | None) -> bool:
-        """Return whether the role may produce to at least one topic.
+        """Return whether the role may produce to at least one topic. Such a role may register a sink of transactions;
+        producing needs the permission for the topic in addition.
 
-        Default: every role. It may register a sink of transactions, which does not allow it to produce.
+        Default: True for each client with a role.
         """
         return role is not None
 

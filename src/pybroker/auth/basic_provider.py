@@ -116,7 +116,7 @@ class BasicProvider(AuthenticationProvider):
         return user if user in self._hashes else UNKNOWN_USER
 
     def recall(self, user: str, password: str) -> bool | None:
-        """Return the cached result, or None if the hash must be computed."""
+        """Return whether the password is correct according to the caches; None if the hash must be computed."""
         if len(password.encode()) > self._max_password_bytes or "\0" in password:
             return False
         digest = self.digest(user, password)

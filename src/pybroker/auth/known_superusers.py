@@ -12,7 +12,9 @@ MAX_ROLES = 10_000
 
 
 class KnownSuperusers:
-    """Whether roles are superusers, for at most `MAX_ROLES` roles; the role that was answered longest ago is dropped."""
+    """The answers of the provider whether roles are superusers, for at most `MAX_ROLES` roles. Above the limit, the
+    oldest answer is dropped.
+    """
 
     def __init__(self) -> None:
         self._answers: OrderedDict[str | None, bool] = OrderedDict()

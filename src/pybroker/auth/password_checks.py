@@ -47,8 +47,8 @@ class PasswordChecks(Admissions[str, None]):
         return len(self._queue)
 
     async def check(self, address: str, name: str, verify: Callable[[], bool]) -> bool:
-        """Run `verify` in a thread when a thread is available. Raises TooManyRequests if the queue is full or the check
-        takes too long.
+        """Run `verify` in a thread when a thread is available, and return its result. Raises TooManyRequests if the
+        queue is full or the check takes too long.
 
         The queue is fair by `address`, and by the user's queue `name` within an address.
         """
@@ -90,7 +90,9 @@ class PasswordChecks(Admissions[str, None]):
         self.running -= 1
 
     def retry_ms(self, addresses: Collection[str]) -> float | None:
-        """Return the milliseconds until the delay of one of these addresses ends; None while all threads are busy."""
+        """Return the milliseconds until the first of these addresses may check a password again: failed checks delay
+        the next check of an address. Return None while all threads are busy.
+        """
         if self.running >= self._limits.concurrent:
             return None
         return min(self._failures[each].wait_ms() for each in addresses)

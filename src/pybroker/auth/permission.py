@@ -28,11 +28,13 @@ class Permission:
 
     @property
     def is_current(self) -> bool:
-        """Whether the last answer was the permission, and no permissions have changed since the question."""
+        """Whether the last answer of the provider granted the permission, and no permissions have changed since the
+        provider was asked.
+        """
         return self._answered_at == self._changes.count
 
     async def require(self) -> None:
-        """Return when the permission is current. Raises the errors of `ask`."""
+        """Return if the permission is current, else ask for it until it is. Raises the errors of `ask`."""
         while not self.is_current:
             asked_at = self._changes.count
             self._answered_at = -1

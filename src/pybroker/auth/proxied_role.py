@@ -30,7 +30,7 @@ def principal_of(role: str | None, proxy_role: str | None) -> Principal:
 
 
 def roles_of(principal: Principal) -> tuple[str | None, ...]:
-    """Return the roles that all need a permission; that of a proxy first."""
+    """Return the roles that all need a permission: of the proxy, if there is one, then of the client."""
     return (principal.proxy_role, principal.role) if isinstance(principal, ProxiedRole) else (principal,)
 
 
@@ -41,7 +41,8 @@ def client_role(principal: Principal) -> str | None:
 def refusal_of_roles(
     proxy_roles: Collection[str], role: str | None, original: str, *, may_be_equal: bool = False
 ) -> str:
-    """Return why the combination of the authenticated `role` and the `original` principal is invalid, or "".
+    """Return why the combination of the authenticated `role` and the `original` principal is invalid; empty if it is
+    valid.
 
     With `may_be_equal`, a role outside `proxy_roles` may name itself as the original principal, as REST clients may.
     """

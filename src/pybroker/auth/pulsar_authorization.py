@@ -153,10 +153,11 @@ def _require_subscription(policies: NamespacePolicies, topic: TopicName, subscri
     if reserved_for and role not in reserved_for:
         call = f"POST /admin/v2/namespaces/{topic.namespace}/permissions/subscription/{quote(subscription, safe='')}"
         raise AuthorizationError(
-            f"role {role!r} may not use subscription {subscription!r} on {topic}: namespace {topic.namespace} permits only "
-            f"listed roles. An administrator of tenant {topic.tenant} can add the role: {call} with a list of all roles"
+            f"role {role!r} may not use subscription {subscription!r} on topic {topic}: namespace {topic.namespace} permits "
+            f"only listed roles. An administrator of tenant {topic.tenant} can add the role: {call} with a list of all roles"
         )
     if policies.subscription_auth_mode is SubscriptionAuthMode.PREFIX and not subscription.startswith(role):
         raise AuthorizationError(
-            f"subscription {subscription!r} on {topic} must start with the role {role!r} (subscription authentication mode Prefix)"
+            f"the name of subscription {subscription!r} on topic {topic} must start with the role {role!r} "
+            "(subscription authentication mode Prefix)"
         )

@@ -62,8 +62,8 @@ class RefusedAccess:
 
 
 def cause_of(failure: BaseException | None) -> Cause | None:
-    """Return why `failure` refuses an access, or None for another failure. Some errors hide a missing permission from the
-    client; then the cause of the exception is an AuthorizationError.
+    """Return why `failure` refuses an access; None if it does not. Some errors hide a missing permission from the
+    client. They count as refused accesses, because their `__cause__` is an AuthorizationError.
     """
     if isinstance(failure, AuthenticationError):
         return Cause.AUTHENTICATION

@@ -103,7 +103,9 @@ def _no_password() -> bytes:
 def version_range(protocols: Sequence[str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
     unknown = [name for name in protocols if name not in _VERSIONS]
     if unknown:
-        raise ConfigError(f"tlsProtocols: {', '.join(unknown)} not supported; use {', '.join(_VERSIONS)}")
+        raise ConfigError(
+            f"tlsProtocols contains {', '.join(unknown)}, but the broker supports only {', '.join(_VERSIONS)}"
+        )
     versions = [_VERSIONS[name] for name in protocols] or [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
     return min(versions), max(versions)
 
@@ -176,7 +178,9 @@ class CertificateRefresher:
             self.refresh()
 
     def refresh(self) -> bool:
-        """Load the current files. Return whether they had changed."""
+        """Load the files if they have changed. Return True if the new files are in use now; invalid files are logged,
+        and loaded again at the next call.
+        """
         present = self._marks()
         changed = changed_files(self._seen, present)
         if not changed:

@@ -39,7 +39,9 @@ def _no_number(text: str) -> NoReturn:
 
 
 def require_valid_time(claims: Claims, now_s: float, skew_s: float) -> float | None:
-    """Check the validity period of the token. Return its expiry time including `skew_s`, None without one."""
+    """Check the validity period of the token (claims nbf and exp) with the tolerance `skew_s`. Return the Unix time
+    until which it is accepted, exp + `skew_s`; None without exp.
+    """
     not_before_s = time_claim(claims, "nbf")
     if not_before_s is not None and now_s + skew_s < not_before_s:
         raise AuthenticationError("the token is not valid yet: check its claim nbf and the clocks", "INVALID_TOKEN")

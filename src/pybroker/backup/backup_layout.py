@@ -106,12 +106,14 @@ def decode_checked(data: bytes, kind: type[_Value], path: Path) -> _Value:
         found = json.loads(body).get("format")
         if isinstance(found, int) and found > BACKUP_FORMAT:
             raise BackupError(
-                f"{path} has format {found}, but this pybroker supports only format {BACKUP_FORMAT}: use the "
+                f"the file {path} has format {found}, but this pybroker supports only format {BACKUP_FORMAT}: use the "
                 "pybroker version that wrote the backup"
             )
         return msgspec.json.decode(body, type=kind)
     except (ValueError, AttributeError, msgspec.DecodeError) as error:
-        raise BackupError(f"{path} is damaged: {error}. Use another restore point or another backup") from error
+        raise BackupError(
+            f"the file {path} is damaged: {error}. Use another restore point or another backup"
+        ) from error
 
 
 def encode_ledger_line(copied: CopiedLedger) -> bytes:
@@ -136,7 +138,9 @@ def decode_ledger_lines(data: bytes) -> dict[int, CopiedLedger]:
 
 
 class CopyTask(msgspec.Struct, frozen=True):
-    """Bytes to copy from a segment file: from `offset` to `length`. `crc` covers the bytes before `offset`."""
+    """Bytes to copy from a segment file: from `offset` to `length`, both counted from the start of the file. `crc`
+    covers the bytes before `offset`, which the backup already contains.
+    """
 
     ledger: int
     offset: int
@@ -147,17 +151,18 @@ class CopyTask(msgspec.Struct, frozen=True):
 def plan_copies(
     file_sizes: Mapping[int, int], end_offsets: Mapping[int, int], copied: Mapping[int, CopiedLedger]
 ) -> tuple[list[CopyTask], list[CopiedLedger]]:
-    """Return the copies of segment files that a backup needs, and the files that it already contains.
+    """Return the copies of segment files that a backup needs, and the files that it already contains completely.
 
     `file_sizes`: sizes of the segment files in the snapshot. `end_offsets`: valid lengths of unsealed ledgers, from the
-    snapshot's `checkpoint.db`. Raises BackupError if the backup contains more bytes of a ledger than the snapshot.
+    snapshot's `checkpoint.db`. `copied`: the files in the backup. All three are by ledger id. Raises BackupError if the
+    snapshot is damaged, or the backup contains more bytes of a ledger than the snapshot.
     """
     tasks, unchanged = [], []
     for ledger_id, size in sorted(file_sizes.items()):
         length = end_offsets.get(ledger_id, size)
         if length > size:
             raise BackupError(
-                f"The data directory is damaged: {segment_path(Path(), ledger_id)} has {size} bytes, but "
+                f"The data directory is damaged: file {segment_path(Path(), ledger_id)} has {size} bytes, but "
                 f"checkpoint.db records {length} bytes. `pybroker ledger verify` reports the details"
             )
         if not length:
@@ -177,8 +182,8 @@ def plan_copies(
 
 
 def ledgers_without_file(file_sizes: Mapping[int, int], end_offsets: Mapping[int, int]) -> list[int]:
-    """Return the ledgers in `checkpoint.db` of the snapshot that have no segment file, because they were deleted before
-    the hard links were created. The caller removes their rows.
+    """Return the ledgers in `checkpoint.db` of the snapshot that have no segment file, because the broker deleted them
+    before it created the snapshot's hard links. The caller removes their rows from `checkpoint.db`.
     """
     return [ledger_id for ledger_id, end in end_offsets.items() if end and ledger_id not in file_sizes]
 
@@ -200,7 +205,7 @@ def read_head(directory: Path) -> BackupHead:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise BackupError(f"{directory} is not a backup directory: {BACKUP_FILE} is missing") from None
+        raise BackupError(f"the directory {directory} is not a backup directory: {BACKUP_FILE} is missing") from None
     return decode_checked(data, BackupHead, path)
 
 
@@ -210,7 +215,7 @@ def read_manifest(directory: Path, point: str) -> Manifest:
         data = path.read_bytes()
     except FileNotFoundError:
         known = ", ".join(restore_points(directory)) or "none"
-        raise BackupError(f"{directory} has no restore point {point}. Restore points: {known}") from None
+        raise BackupError(f"the backup {directory} has no restore point {point}. Restore points: {known}") from None
     manifest = decode_checked(data, Manifest, path)
     # Names become paths in the data directory, so an untrusted backup must not name other files.
     if sorted(database.name for database in manifest.databases) != sorted(DATABASES):

@@ -61,7 +61,7 @@ from pybroker.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class BackupSource:
-    """Files of one moment. `directory` contains `ledgers/` and both databases."""
+    """The files to back up, all of the same moment. `directory` contains `ledgers/` and both databases."""
 
     directory: Path
     snapshot_id: str
@@ -83,7 +83,7 @@ class BackupResult:
 def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: Progress) -> BackupResult:
     """Add a restore point to the backup directory `target`, which is created if it does not exist.
 
-    Raises BackupError if `target` is not a backup directory, contains the backup of another lineage, or is in use;
+    Raises BackupError if `target` is in use, is not a backup directory, or has another `lineage` (data history);
     OSError, for example if the disk is full.
     """
     try:
@@ -95,7 +95,7 @@ def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: 
 
 def delete_restore_points(target: Path, keep: int) -> list[str]:
     """Delete all restore points but the newest `keep`, and the segment files that only they need. Return the names of
-    the deleted restore points.
+    the deleted restore points. Raises BackupError and OSError.
     """
     assert keep > 0, "the last restore point is not deleted"
     head = read_head(target)
@@ -239,12 +239,12 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
     if not path.exists():
         if names := {path.name for path in target.iterdir()} - {"lost+found", BACKUP_FILE + ".new"}:
             raise BackupError(
-                f"{target} is neither empty nor a backup directory (it contains {min(names)}): use an empty directory"
+                f"the directory {target} is neither empty nor a backup directory (it contains {min(names)}): use an empty directory"
             )
         write_durably(path, encode_checked(BackupHead(BACKUP_FORMAT, lineage)))
     if read_head(target).lineage != lineage:
         raise BackupError(
-            f"{target} is a backup of another data directory, or of this data directory before a restore: use "
+            f"the directory {target} is a backup of another data directory, or of this data directory before a restore: use "
             "another backup directory"
         )
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -253,7 +253,7 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BackupError(
-                f"{target} is in use by another backup: run the backup again when the other backup is complete"
+                f"the backup directory {target} is in use by another backup: run the backup again when the other backup is complete"
             ) from None
         yield
     finally:
@@ -261,14 +261,17 @@ def _opened(target: Path, lineage: str) -> Iterator[None]:
 
 
 def stopped_source(data: Path, created_ms: int, new_lineage: str, snapshot_id: str) -> BackupSource:
-    """Return the source of a backup of a stopped broker, whose data directory the caller has locked. `created_ms`:
-    milliseconds since 1970.
+    """Return the source of a backup of a stopped broker, whose data directory the caller has locked.
 
+    `created_ms`: milliseconds since 1970. `new_lineage`: the id of the data history, if the directory has none.
+    `snapshot_id` becomes part of the restore point's name.
     Raises BackupError if the broker was not stopped cleanly, because its journal would contain data that the backup
     lacks.
     """
     if not (data / "checkpoint.db").exists() or not (data / "metadata.db").exists():
-        raise BackupError(f"{data} is not the data directory of a broker: checkpoint.db or metadata.db is missing")
+        raise BackupError(
+            f"the directory {data} is not the data directory of a broker: checkpoint.db or metadata.db is missing"
+        )
     table = CheckpointTable(Disk(), data / "checkpoint.db", "")
     try:
         is_clean = table.load_facts("ledgers").is_clean

@@ -79,7 +79,7 @@ class DataSnapshots:
         self.current: DataSnapshot | None = None
 
     async def create(self) -> DataSnapshot:
-        """Take a data snapshot. Raises SnapshotInUse if one exists; StoreError on failure, after removing the files."""
+        """Create a data snapshot. Raises SnapshotInUse if one exists, StoreError if its files cannot be created."""
         if self._creating.locked() or self.current is not None:
             raise SnapshotInUse(self._in_use_text())
         async with self._creating:
@@ -212,8 +212,8 @@ class DataSnapshots:
         if self.current is None:
             return "Another data snapshot is being taken. Retry when it is complete"
         return (
-            f"Data snapshot {self.current.snapshot_id} exists, and there is one at a time. It expires in"
-            f" {self.remaining_ms(self.current) / 1000:.0f} s unless its backup renews it; to remove it now, use"
+            f"Data snapshot {self.current.snapshot_id} exists, and only one can exist at a time. It expires in"
+            f" {self.remaining_ms(self.current) / 1000:.0f} s unless its backup renews it. To remove the snapshot now, use"
             f" DELETE /admin/v3/data-snapshots/{self.current.snapshot_id}"
         )
 

@@ -61,11 +61,11 @@ class FileCopier:
         self._progress = progress
 
     def copy(self, source: Path, target: Path, offset: int, length: int, crc: int) -> int:
-        """Copy the bytes from `offset` to `length` of a file to the same offset in `target`, which is truncated at
-        `length`. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of all `length` bytes, as read back
-        from the target.
+        """Copy the bytes of `source` from offset `offset` to offset `length` to the same offset in `target`, which is
+        truncated at `length`. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of all `length` bytes
+        as they were read from the source; the caller compares it with the `checksum` of the target.
 
-        Raises OSError, and BackupError if the source is too short or the target returns other bytes than were written.
+        Raises OSError, and BackupError if the source is too short.
         """
         written_crc = crc
         with open(target, "r+b" if target.exists() else "w+b", opener=private, buffering=0) as to:
@@ -81,8 +81,8 @@ class FileCopier:
         return written_crc
 
     def checksum(self, path: Path, offset: int, length: int, crc: int) -> int:
-        """Return the CRC32C of the first `length` bytes of a file, of which `crc` covers the bytes before `offset`.
-        Reads from the device.
+        """Return the CRC32C of the first `length` bytes of a file. `crc` is the CRC32C of the bytes before `offset`,
+        which are not read again. Reads from the device, not from the system's cache.
         """
         with path.open("rb", buffering=0) as file:
             if _DROP is not None:
@@ -113,7 +113,7 @@ def _chunks(descriptor: int, offset: int, length: int, path: Path) -> Iterator[b
     while offset < length:
         chunk = os.pread(descriptor, min(CHUNK_BYTES, length - offset), offset)
         if not chunk:
-            raise BackupError(f"{path} has only {offset} bytes, although {length} bytes are expected")
+            raise BackupError(f"the file {path} has only {offset} bytes, although {length} bytes are expected")
         yield chunk
         offset += len(chunk)
 

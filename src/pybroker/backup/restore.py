@@ -83,7 +83,7 @@ def newest_point(backup: Path) -> str:
     read_head(backup)
     names = restore_points(backup)
     if not names:
-        raise BackupError(f"{backup} contains no complete restore point: run the backup again")
+        raise BackupError(f"the backup {backup} contains no complete restore point: run the backup again")
     return names[-1]
 
 
@@ -139,7 +139,9 @@ def _copy(copier: FileCopier, source: Path, target: Path, length: int, crc: int,
     except FileNotFoundError as error:
         raise BackupError(f"the backup is incomplete: {error.filename} is missing. Use another backup") from error
     if written != crc:
-        raise BackupError(f"{source} is damaged: its checksum is wrong. Use another restore point or another backup")
+        raise BackupError(
+            f"the file {source} is damaged: its checksum is wrong. Use another restore point or another backup"
+        )
     if copier.checksum(target, 0, length, 0) != crc:
         raise BackupError(
             f"The restored file {target} differs from the data that was written to it: check the disk of the data "
@@ -156,13 +158,15 @@ def _require_empty(data: Path, marker: Path, point: str) -> None:
         started = marker.read_text(errors="replace").strip()
         if started and started != point:
             raise BackupError(
-                f"{data} contains an interrupted restore of the point {started}: complete it with --point "
+                f"the directory {data} contains an interrupted restore of the point {started}: complete it with --point "
                 f"{started}, or use an empty directory"
             )
         return
     names = {path.name for path in data.iterdir()} - {LOCK_FILE_NAME, "lost+found", marker.name + ".new"}
     if names:
-        raise BackupError(f"{data} is not empty (it contains {min(names)}): restore into an empty or new directory")
+        raise BackupError(
+            f"the directory {data} is not empty (it contains {min(names)}): restore into an empty or new directory"
+        )
 
 
 async def _begin_lineage(data: Path) -> None:

@@ -25,8 +25,8 @@ class Quarantine:
         self._until_ms: dict[str, float] = {}
 
     def failed(self, bookie_id: str, now_ms: float) -> bool:
-        """Count a failure of a bookie. Return True if the bookie enters quarantine because of it. `now_ms`: the
-        monotonic clock.
+        """Count a failure of a bookie. Return True if the bookie enters quarantine because of this failure. `now_ms`:
+        the monotonic clock.
         """
         since_ms, count = self._failures.get(bookie_id, (now_ms, 0))
         if now_ms - since_ms > self._interval_ms:

@@ -34,7 +34,7 @@ _CHECKS_PER_TIMEOUT = 4
 
 
 class AddListener(Protocol):
-    """A writer, which is notified of the responses to its adds."""
+    """A writer, which is notified of the responses to its requests to store entries."""
 
     def add_answered(self, entry_id: int, index: int, bookie_id: str, code: int) -> bool:
         """Handle a bookie's response to the request to store an entry: `code` is the result of the bookie at `index` of
@@ -112,13 +112,13 @@ class BookieConnection(asyncio.Protocol):
             async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                 await open_transport(address, self)
         except TimeoutError:
-            self.close(f"no connection to {address.host}:{address.port} in {self._options.connect_timeout_ms:g} ms")
+            self.close(f"no connection to {address.host}:{address.port} within {self._options.connect_timeout_ms:g} ms")
         except OSError as error:
             self.close(f"cannot connect to {address.host}:{address.port}: {error}")
 
     def add(self, listener: AddListener, index: int, ledger_id: int, entry_id: int, frame: bytes) -> None:
-        """Send the request `frame`, which stores an entry. The listener receives the response with `index`, later and
-        never inside of this call.
+        """Send the request `frame`, which stores an entry. `index`: the bookie's index in the ensemble, which is passed
+        to the listener. The listener receives the response always after this call has returned.
         """
         request = _Add(listener, index, ledger_id, entry_id, frame, self._tick)
         self.unanswered_bytes += len(frame)
@@ -136,15 +136,15 @@ class BookieConnection(asyncio.Protocol):
     def read(
         self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
     ) -> asyncio.Future[ReadResult]:
-        """Request an entry. The future has the response, also for a failure, and never raises."""
+        """Request an entry. The future never raises: each failure is a result code, such as `UNREACHABLE`."""
         frame = read_request(ledger_id, entry_id, flags, master_key)
         return self._begin_read((READ, ledger_id, entry_id), frame)
 
     def batch_read(
         self, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int
     ) -> asyncio.Future[ReadResult]:
-        """Request consecutive entries, as many as the bookie has and the limits allow. The future has the response,
-        also for a failure, and never raises.
+        """Request consecutive entries, as many as the bookie has and the limits allow. The future never raises: each
+        failure is a result code, such as `UNREACHABLE`.
         """
         self._last_request_id += 1
         frame = batch_read_request(ledger_id, first_entry_id, self._last_request_id, max_count, max_bytes)
@@ -187,7 +187,7 @@ class BookieConnection(asyncio.Protocol):
             if operation == ADD:
                 request = adds.pop((ledger_id, entry_id), None)
                 if request is None:
-                    self.close(f"an answer to no request: entry {entry_id} of ledger {ledger_id}")
+                    self.close(f"the bookie sent a response without a request: entry {entry_id} of ledger {ledger_id}")
                     break
                 self.unanswered_bytes -= len(request.frame)
                 if request.listener.add_answered(entry_id, request.index, self.bookie_id, code):
@@ -207,7 +207,9 @@ class BookieConnection(asyncio.Protocol):
         key = (answer.operation, answer.ledger_id, answer.request_id if is_batch else answer.entry_id)
         request = self._reads.pop(key, None)
         if request is None:
-            self.close(f"an answer to no read: entry {answer.entry_id} of ledger {answer.ledger_id}")
+            self.close(
+                f"the bookie sent a response without a read request: entry {answer.entry_id} of ledger {answer.ledger_id}"
+            )
             return False
         if not request.done.done():
             request.done.set_result(ReadResult(answer.code, answer.body if answer.code == OK else b""))
@@ -280,9 +282,9 @@ class BookieConnection(asyncio.Protocol):
         oldest_read = next(iter(self._reads.values()), None)
         options = self._options
         if oldest_add is not None and self._age_ms(oldest_add) >= options.add_timeout_ms:
-            self.close(f"no answer to an add in {options.add_timeout_ms:g} ms")
+            self.close(f"no response to an add request within {options.add_timeout_ms:g} ms")
         elif oldest_read is not None and self._age_ms(oldest_read) >= options.read_timeout_ms:
-            self.close(f"no answer to a read in {options.read_timeout_ms:g} ms")
+            self.close(f"no response to a read request within {options.read_timeout_ms:g} ms")
         elif self._adds or self._reads:
             self._arm()
 

@@ -25,8 +25,8 @@ async def open_tcp(address: BookieAddress, protocol: asyncio.Protocol) -> None:
 
 
 class Trouble(NamedTuple):
-    """A failure of a bookie after which it has not responded. `since_ms`: the first such failure, by the monotonic
-    clock.
+    """The trouble of a bookie that has failed and not responded since. `since_ms`: the time of the first of these
+    failures, by the monotonic clock. `reason`: the last of them.
     """
 
     since_ms: float
@@ -66,8 +66,8 @@ class BookiePool:
         self.is_closing = False
 
     def connection(self, bookie_id: str) -> BookieConnection:
-        """Return the connection to a bookie. Shortly after a failed connection, a closed one is returned, so that
-        requests fail immediately.
+        """Return the connection to a bookie. Within `reconnect_ms` after a failed connection, return the closed
+        connection again, on which requests fail immediately.
         """
         connection = self._connections.get(bookie_id)
         if connection is not None and (not connection.is_closed or self._is_waiting(bookie_id)):
@@ -125,7 +125,7 @@ class BookiePool:
             logs.warning("bookie.quarantined", bookie=bookie_id, duration_ms=self._options.quarantine_ms)
 
     def in_order_of_health(self, bookie_ids: list[str]) -> list[str]:
-        """Return the same bookies, with those at the end whose last connection failed."""
+        """Return the same bookies. Those whose last connection failed come last."""
         return sorted(bookie_ids, key=self._failed_ms.__contains__) if self._failed_ms else bookie_ids
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class BookiePool:
     # --- the condition of bookies ------------------------------------------------------------------------------------
 
     def trouble(self, bookie_id: str) -> Trouble | None:
-        """Return the failure after which the bookie has not responded; None if it responds."""
+        """Return the failure after which the bookie has not responded; None if there is none."""
         connection = self._connections.get(bookie_id)
         if connection is not None and connection.has_answered and not connection.is_closed:
             self._troubles.pop(bookie_id, None)
@@ -168,8 +168,8 @@ class BookiePool:
         return self._quarantine.contains(bookie_id, self._clock.monotonic_ms())
 
     async def probe(self, bookie_id: str) -> None:
-        """Record whether a bookie responds, from an attempt on a separate connection. A failed attempt does not count
-        as a failure of the bookie.
+        """Try a separate connection to a bookie, and record if the bookie responds. A failed attempt does not count as
+        a failure of the bookie.
         """
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None or self.is_closing:

@@ -35,7 +35,9 @@ class ChangePacing:
         self._has_waited = True
 
     def changed(self) -> bool:
-        """Record a replacement of a bookie. Return whether to log it."""
+        """Record a replacement of a bookie. Return True if the caller must log it: it is the first one since a
+        confirmed entry.
+        """
         self._has_waited = False
         self._changes += 1
         return self._changes == 1

@@ -73,7 +73,8 @@ class BookKeeperClient:
         password: bytes | None = None,
     ) -> LedgerWriter:
         """Create a ledger with the custom metadata `custom`, and return its writer. Without `digest_type` or
-        `password`, the options decide. Raises NotEnoughBookies, and MetadataUnknown: an empty ledger may exist then.
+        `password`, the options decide. Raises NotEnoughBookies, and MetadataUnknown, after which an empty ledger may
+        exist.
         """
         options = self.options
         while True:
@@ -121,9 +122,10 @@ class BookKeeperClient:
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
         """Refuse further entries, wait for entries in flight, and close the ledger permanently. Idempotent.
 
-        The result decides all unknown entries: entries up to the ledger's last entry are stored, later ones are not. If
-        another client has recovered the ledger, it has at least the entries that were reported as stored. Raises
-        MetadataUnknown, NoSuchLedger, and the errors of a recovery, as long as the contents are not decided.
+        The returned metadata decides all unknown entries: entries up to the ledger's last entry are stored, later ones
+        are not. If another client has recovered the ledger, the ledger contains at least the entries that were reported
+        as stored. Raises MetadataUnknown, NoSuchLedger, and the errors of a recovery, as long as the contents are not
+        decided; and BookKeeperError if another client closed the ledger without a stored entry.
         """
         writer.end(LedgerClosed(f"Ledger {writer.ledger_id} was closed by its writer."))
         await writer.drained()
@@ -157,7 +159,9 @@ class BookKeeperClient:
         return writer.recorder.known.metadata
 
     def reader_of(self, writer: LedgerWriter) -> LedgerReader:
-        """Return a reader of the writer's ledger. The caller reports confirmed entries and changed metadata to it."""
+        """Return a reader of the writer's ledger. The caller must report confirmed entries and changed metadata to the
+        reader (`confirmed`, `renewed`).
+        """
         metadata = self.metadata_of(writer)
         return self._reader(writer.ledger_id, metadata, metadata.password)
 
@@ -172,7 +176,7 @@ class BookKeeperClient:
         return read_copies(format_, metadata, self.pool, self.options, first_entry_id, last_entry_id)
 
     async def recover_ledger(self, ledger_id: int, password: bytes | None = None) -> LedgerReader:
-        """Fence and close the ledger unless it is closed, and return a reader. Raises the errors of
+        """Fence and close the ledger unless it is closed already, and return a reader. Raises the errors of
         `LedgerRecovery.run`.
         """
         known = await self._recovery(ledger_id, self.options.password if password is None else password).run()

@@ -26,7 +26,9 @@ from pybroker.bookkeeper.protocol.messages_v3 import (
 
 
 class ConnectionV3(asyncio.Protocol):
-    """A connection of protocol version 3. The owner connects it, as `OpenTransport` does, before the first request."""
+    """A connection of protocol version 3. Before the first request, the owner passes it to an `OpenTransport`, which
+    connects it.
+    """
 
     def __init__(self, bookie_id: str, options: BookKeeperOptions) -> None:
         self.bookie_id = bookie_id
@@ -38,8 +40,8 @@ class ConnectionV3(asyncio.Protocol):
         self._close_reason: str | None = None
 
     async def write_lac(self, ledger_id: int, last_confirmed: int, master_key: bytes, record: bytes) -> None:
-        """Store the id of the last confirmed entry of a ledger (LAC) on the bookie. `record`: the id with its digest.
-        Raises BookKeeperError.
+        """Store the id of the last confirmed entry of a ledger (LAC) on the bookie. `record`: the id with its digest
+        (`EntryFormat.pack_last_confirmed`). Raises BookKeeperError.
         """
         await self._call(
             Operation.WRITE_LAC,
@@ -48,8 +50,8 @@ class ConnectionV3(asyncio.Protocol):
         )
 
     async def read_lac(self, ledger_id: int) -> ExplicitLac:
-        """Return the last confirmed entry of a ledger (LAC) that the bookie knows. Raises NoSuchEntry, also for an
-        unknown ledger, and BookKeeperError.
+        """Return the last confirmed entry of a ledger (LAC) that the bookie knows. Raises NoSuchEntry if the bookie
+        knows none or does not have the ledger, and BookKeeperError.
         """
         result = await self._call(Operation.READ_LAC, ledger_id, lambda number: read_lac_request(number, ledger_id))
         assert isinstance(result, ExplicitLac)
@@ -78,7 +80,7 @@ class ConnectionV3(asyncio.Protocol):
             async with asyncio.timeout(self._options.read_timeout_ms / 1000):
                 return await done
         except TimeoutError as error:
-            self.close(f"no answer to {operation.name} in {self._options.read_timeout_ms:g} ms")
+            self.close(f"no response to {operation.name} within {self._options.read_timeout_ms:g} ms")
             raise BookieUnavailable(f"Bookie {self.bookie_id} did not respond to {operation.name} in time.") from error
         finally:
             self._requests.pop(number, None)

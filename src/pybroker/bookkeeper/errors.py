@@ -89,7 +89,7 @@ class StorageFault(BookieRefusal, code=101):
 
 
 class WrongKey(BookieRefusal, code=102):
-    """The ledger has another password, or the bookie demands an authentication."""
+    """The ledger has another password, or the bookie requires authentication."""
 
 
 class UnsupportedVersion(BookieRefusal, code=103):
@@ -105,7 +105,7 @@ class ReadOnlyBookie(BookieRefusal, code=105):
 
 
 class TooManyRequests(BookieRefusal, code=106):
-    """The bookie refuses the request, because it has too many."""
+    """The bookie refuses the request, because too many requests are in progress."""
 
 
 class UnknownLedgerState(BookieRefusal, code=107):

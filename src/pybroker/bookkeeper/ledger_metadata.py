@@ -38,8 +38,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """The decoded metadata of one ledger. `last_entry_id` and `length_bytes` are valid only if it is closed. `unknown`:
-    encoded fields of newer versions.
+    """The decoded metadata of one ledger. `last_entry_id` and `length_bytes` are valid only if the ledger is closed.
+    `unknown`: encoded fields that this version does not know.
     """
 
     quorums: Quorums

@@ -33,8 +33,8 @@ _ENTRY_HEAD_BYTES = 64
 
 
 class LedgerReader:
-    """Reader of one ledger up to `last_readable`: the last entry of a closed ledger, or the last one known to be
-    confirmed.
+    """Reader of one ledger up to `last_readable`: the last entry of a closed ledger, or the last entry of an open
+    ledger that is known to be confirmed.
     """
 
     def __init__(
@@ -58,13 +58,14 @@ class LedgerReader:
             self.last_readable = max(self.last_readable, metadata.last_segment.first_entry_id - 1)
 
     def confirmed(self, entry_id: int) -> None:
-        """Make entries up to `entry_id` readable, which the writer of the ledger has confirmed."""
+        """Make entries up to `entry_id` readable, because the writer of the ledger has confirmed them."""
         if self.metadata.state is not LedgerState.CLOSED:
             self.last_readable = max(self.last_readable, entry_id)
 
     async def read_last_confirmed(self) -> int:
-        """Return the id of the last confirmed entry of an open ledger, which the bookies know. The writer may have
-        confirmed later ones. Raises EntryUnavailable if no bookie responds.
+        """Ask the bookies for the last confirmed entry of an open ledger, and return its id; -1 if there is none. The
+        writer may have confirmed later entries. For a closed ledger, return its last entry. Raises EntryUnavailable if
+        no bookie responds.
         """
         if self.metadata.state is LedgerState.CLOSED:
             return self.last_readable
@@ -87,8 +88,8 @@ class LedgerReader:
         return self.last_readable
 
     async def read(self, first_entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
-        """Return entries from `first_entry_id` on: at least one, and about `max_bytes` of payload. They end in front of
-        an entry that cannot be read.
+        """Return entries from `first_entry_id` on: at least one, at most `max_entries`, and about `max_bytes` of
+        payload. The result ends in front of an entry that cannot be read.
 
         Raises NoSuchEntry (also after `last_readable`), DamagedEntry (no replica has valid bytes), EntryUnavailable.
         """
@@ -109,7 +110,9 @@ class LedgerReader:
         return await self._finish(entry_id, *self._begin(entry_id))
 
     async def entries(self, first_entry_id: int, max_bytes: int) -> AsyncIterator[Entry]:
-        """Yield all entries from `first_entry_id` to `last_readable`, and read ahead while the caller processes them."""
+        """Yield all entries from `first_entry_id` to `last_readable`. While the caller processes entries, the next ones
+        are read: about `max_bytes` of payload at once.
+        """
         next_entry_id = first_entry_id
         async with asyncio.TaskGroup() as group:
             ahead = None

@@ -65,7 +65,9 @@ class AppendListener(Protocol):
     def append_completed(
         self, first_entry_id: int, contexts: list[object], outcome: AppendOutcome, error: BookKeeperError | None
     ) -> None:
-        """Handle the result of consecutive entries. Called on the event loop, never inside of `append`."""
+        """Handle the common result of consecutive entries, one for each of `contexts`. `error`: why they are not
+        certainly stored; None if they are stored. Called on the event loop, never inside of `append`.
+        """
 
 
 class EnsembleRecorder(ABC):
@@ -163,24 +165,25 @@ class LedgerWriter:
 
     @property
     def error(self) -> BookKeeperError | None:
-        """Why the writer accepts no more entries; None if it does."""
+        """The error because of which the writer accepts no more entries; None if the writer has not ended."""
         return self._error
 
     def refusal(self) -> str | None:
-        """Return the reason why `append` refuses entries now: a limit of the writer that is reached. None if entries
-        are accepted.
+        """Return the reason why `append` refuses entries now: a limit of the writer that is reached. None if no limit
+        is reached.
         """
         state, options = self._state, self._options
         if len(state.pending) >= options.max_pending_entries or state.pending_bytes >= options.max_pending_bytes:
             return f"{len(state.pending)} entries ({state.pending_bytes} bytes) of ledger {self.ledger_id} are not confirmed"
         for connection in self._connections:
             if connection.unanswered_bytes >= options.max_bookie_bytes:
-                return f"bookie {connection.bookie_id} has not answered requests of {connection.unanswered_bytes} bytes"
+                return f"bookie {connection.bookie_id} has not responded to requests of {connection.unanswered_bytes} bytes"
         return None
 
     def append(self, payload: bytes, context: object = None) -> int:
-        """Send an entry and return its id; the listener receives the result with `context`. Raises TooManyPending,
-        EntryTooLarge, LedgerClosed, LedgerFenced, or the error that ended the writer; the entry is then not sent.
+        """Send an entry and return its id. The listener receives the result together with `context`. Raises
+        TooManyPending, EntryTooLarge, LedgerClosed, LedgerFenced, or the error that ended the writer; the entry is then
+        not sent.
         """
         if self._error is not None:
             raise self._error
@@ -349,7 +352,9 @@ class LedgerWriter:
             return
         if (self._tick - oldest.tick - 1) * _CHECK_S * 1000 >= self._options.append_timeout_ms:
             self._fail(
-                AppendUnknown(f"Entry {oldest.entry_id} is not confirmed in {self._options.append_timeout_ms:g} ms.")
+                AppendUnknown(
+                    f"Entry {oldest.entry_id} was not confirmed within {self._options.append_timeout_ms:g} ms."
+                )
             )
         else:
             self._timer = self._loop.call_later(_CHECK_S, self._check_time)
@@ -369,4 +374,4 @@ class _Futures:
             elif outcome is AppendOutcome.FENCED:
                 done.set_exception(LedgerFenced(f"Entry {entry_id} is not stored: {error}"))
             else:
-                done.set_exception(AppendUnknown(f"Entry {entry_id} may be stored or not: {error}"))
+                done.set_exception(AppendUnknown(f"It is unknown whether entry {entry_id} is stored: {error}"))

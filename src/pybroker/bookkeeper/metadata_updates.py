@@ -44,11 +44,11 @@ async def update_metadata(
     options: BookKeeperOptions,
     clock: Clock,
 ) -> VersionedMetadata:
-    """Apply `change` to a ledger's metadata and store the result, which is returned. `known`: the metadata as last
-    read.
+    """Apply `change` to a ledger's metadata, store the result, and return it. `known`: the metadata as last read.
 
-    If the outcome of a write is unknown, the metadata is read again: `change` recognizes its own result. Raises
-    MetadataUnknown after `metadata_timeout_ms`, NoSuchLedger, InvalidMetadata, and the errors of `change`.
+    If another client changed the metadata, or the outcome of a write is unknown, the metadata is read again and passed
+    to `change`, which must return None for metadata that already contains its result. Raises MetadataUnknown after
+    `metadata_timeout_ms`, NoSuchLedger, InvalidMetadata, and the errors of `change`.
     """
     deadline_ms = clock.monotonic_ms() + options.metadata_timeout_ms
     while True:

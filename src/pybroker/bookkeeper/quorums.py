@@ -31,15 +31,15 @@ class Quorums:
             )
 
     def write_sets(self) -> tuple[tuple[int, ...], ...]:
-        """Return the write sets of a ledger. The write set of entry e is at index e mod E: the indexes in the ensemble
-        of the bookies that store it, in the order in which readers try them.
+        """Return the write sets of a ledger. The write set of entry e is at index e mod `ensemble_size`. It contains
+        the ensemble indexes of the bookies that store the entry, in the order in which readers try them.
         """
         size = self.ensemble_size
         return tuple(tuple((first + i) % size for i in range(self.write_quorum)) for first in range(size))
 
     @property
     def missing_proof(self) -> int:
-        """The number of bookies of a write set without an entry that proves that the entry was never confirmed."""
+        """The number of bookies in a write set that must lack an entry to prove that the entry was never confirmed."""
         return self.write_quorum - self.ack_quorum + 1
 
 
@@ -54,7 +54,7 @@ class FenceCoverage:
         self._fenced.add(index)
 
     def is_covered(self) -> bool:
-        """Return whether enough bookies are fenced, so that no entry can reach its ack quorum any more."""
+        """Return whether so many bookies are fenced that no entry can reach its ack quorum any more."""
         return all(
             sum(index not in self._fenced for index in write_set) < self._quorums.ack_quorum
             for write_set in self._quorums.write_sets()

@@ -63,11 +63,11 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         """Return a new ledger id: the number of a sequential node, which is created and deleted again.
 
         Calls that wait at the same time share the requests, because a broker that takes over many topics needs many ids
-        at once. The node of an id is never created before the call: the ids of a topic rise, and another broker may have
-        used later ones before.
+        at once. No ids are assigned in advance: a new ledger of a topic must have a larger id than all its earlier
+        ledgers, which other brokers may have created.
 
-        For ids from 2^31 on, the cluster has the node idgen-long. Its newest child has the high bits of the id and
-        counts the low bits.
+        For ids from 2^31 on, the cluster has the node idgen-long. The name of its newest child has the high bits of an
+        id, and the numbers below that child are the low bits.
         """
         batches_before = self._id_batches
         created: _NewIds | None = None
@@ -147,8 +147,8 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         return stat.version
 
     async def read(self, ledger_id: int) -> StoredMetadata:
-        """A server that lags behind may not know the newest ledgers yet, so a missing node is read again after a sync: its
-        managed ledger drops a ledger that does not exist.
+        """Return the metadata of a ledger. If the node is missing, read it again after a sync: a server that lags
+        behind may not know the newest ledgers yet, and a managed ledger drops a ledger that does not exist.
         """
         try:
             try:

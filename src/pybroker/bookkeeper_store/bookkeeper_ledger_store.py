@@ -340,7 +340,7 @@ class BookKeeperLedgerStore(LedgerStore):
         return counts if self.orphans is None else {**counts, **self.orphans.figures()}
 
     async def close(self) -> None:
-        """Close the connections. Open ledgers stay open; the next owner recovers them."""
+        """Close the connections. Ledgers that are open for writing are not closed; their next owner recovers them."""
         await self.watch.close()
         await self.client.close()
 

@@ -1,5 +1,5 @@
-"""The time within which an owner must store a new ledger in a document. After that time, the cluster's leader may
-delete the ledger.
+"""The time within which the id of a new ledger must be stored in a metadata document. After that time, the cluster's
+leader may delete the ledger as orphaned.
 
 The owner checks the limit before it stores the document, and again when the document is stored. The second check
 protects an owner that was frozen in between: it has not yet reported any entry of that ledger as stored.
@@ -14,7 +14,7 @@ from pybroker.runtime.clock import Clock
 
 
 class Moment(NamedTuple):
-    """A point in time by both clocks: the wall clock may jump, and the other one stops while the machine sleeps."""
+    """A point in time by two clocks: the wall clock may jump, and the monotonic clock stops while the machine sleeps."""
 
     wall_ms: int
     monotonic_ms: float
@@ -34,8 +34,8 @@ class NamingLimit:
         return Moment(self._clock.wall_ms(), self._clock.monotonic_ms())
 
     def allows(self, created: Moment) -> bool:
-        """Return whether a new ledger may still be stored in a managed ledger info. `created`: a moment before its
-        creation.
+        """Return whether the id of a new ledger may still be stored in a document. `created`: a moment before the
+        creation of the ledger.
         """
         if self.mark is None:
             return True

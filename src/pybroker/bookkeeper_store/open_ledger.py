@@ -15,7 +15,7 @@ from pybroker.ledgers.ledger_store import AppendRun
 
 
 class OpenLedger:
-    """A ledger that this process has created and not sealed, as the listener of its writer.
+    """A ledger that this process has created and not sealed. It is the listener of the ledger's writer.
 
     Failure: when the writer fails, all runs that have not completed end as unknown, including unsent ones. The first
     runs may be stored, so the owner must not refuse one run and append a later one again.
@@ -53,7 +53,9 @@ class OpenLedger:
 
     @property
     def oldest_sent_ms(self) -> float | None:
-        """The time when the oldest unconfirmed append was sent, by the monotonic clock; None without one."""
+        """The time when the oldest unconfirmed append was sent, by the monotonic clock; None if no sent append is
+        unconfirmed.
+        """
         return self._sent_ms[0] if self._sent_ms else None
 
     def send(self, run: AppendRun, now_ms: float) -> None:
@@ -89,7 +91,9 @@ class OpenLedger:
             self._wake(self.next_entry_id, unknown)
 
     def fail_unsent(self) -> None:
-        """End all appends that were not sent as unknown, because the writer accepts no more."""
+        """End all unsent appends with an error, because the writer accepts no more entries: LedgerFenced if the ledger
+        was closed, otherwise AppendUnknown. Does nothing while a sent append is unconfirmed.
+        """
         if self._sent or not self.unsent:
             return
         ended = list(self.unsent)
@@ -97,7 +101,9 @@ class OpenLedger:
         error = self.writer.error
         is_closed = isinstance(error, LedgerClosed)
         failure = (
-            refused(ended[0]) if is_closed else AppendUnknown(f"ledger {self.ledger_id} takes no more entries: {error}")
+            refused(ended[0])
+            if is_closed
+            else AppendUnknown(f"ledger {self.ledger_id} accepts no more entries: {error}")
         )
         notify(ended, failure)
         self._wake(self.next_entry_id, failure)
@@ -125,7 +131,9 @@ class OpenLedger:
 
 
 def notify(runs: Iterable[AppendRun], error: StoreError | None) -> None:
-    """Notify the listeners of appends that have ended: one call for consecutive appends of a listener."""
+    """Notify the listeners of appends that have ended: stored if `error` is None. Consecutive appends of the same
+    listener are reported with one call.
+    """
     group: list[AppendRun] = []
     for run in runs:
         if group and group[0].listener is not run.listener:
@@ -137,4 +145,4 @@ def notify(runs: Iterable[AppendRun], error: StoreError | None) -> None:
 
 
 def refused(run: AppendRun) -> LedgerFenced:
-    return LedgerFenced(f"ledger {run.ledger_id} takes no more appends")
+    return LedgerFenced(f"ledger {run.ledger_id} accepts no more entries")

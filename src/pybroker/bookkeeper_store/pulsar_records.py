@@ -1,4 +1,4 @@
-"""Managed ledger infos in Pulsar's layout of the metadata store:
+"""Managed ledger infos in Pulsar's layout of the metadata store.
 
     /managed-ledgers/T/NS/persistent/TOPIC              Pulsar's document: ledgers, properties
     /managed-ledgers/T/NS/persistent/TOPIC/CURSOR       one document for each cursor
@@ -163,7 +163,9 @@ class PulsarRecord(InfoRecord):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def load(self) -> tuple[ManagedLedgerInfo | None, int]:
-        """Return the info, and the size of its documents in bytes. Raises StoreError."""
+        """Return the managed ledger info (None if there is none), and the size of its documents in bytes. Raises
+        StoreError.
+        """
         await self._metadata.sync()  # another owner's last change must not be missed
         paths = [self._document, self._extras]
         try:
@@ -299,7 +301,10 @@ class PulsarRecord(InfoRecord):
                 await self._find_out()
             else:
                 return
-        raise StoreError(f"{path} could not be stored, because {self.path} was changed during each attempt. Try again")
+        raise StoreError(
+            f"The document {path} could not be stored, because another process changed the managed ledger {self.path} during each "
+            "attempt. Try again"
+        )
 
     async def delete(self) -> None:
         changes: list[Change] = [
@@ -411,8 +416,8 @@ def _follows(version: int, node: _Node) -> bool:
 
 
 def document_path(path: str) -> str:
-    """Return the path of Pulsar's document for the managed ledger at `path`; Java brokers encode the topic's name in
-    another way.
+    """Return the path of Pulsar's document for the managed ledger at `path`. The two paths differ in the encoding of
+    the topic's name.
     """
     parent, _, name = path.rpartition("/")
     return f"{parent}/{java_encoded(java_decoded(name))}"

@@ -42,7 +42,7 @@ class StateLedger:
         return self._writer.confirmed_length_bytes
 
     async def add(self, payload: bytes) -> None:
-        """Append a state. Durable on return. After a StoreError, the owner must use a new ledger."""
+        """Append a state, and return when it is durable. After a StoreError, the owner must use a new ledger."""
         try:
             await self._writer.add(payload)
         except BookKeeperError as error:

@@ -15,8 +15,8 @@ def store_error(error: BookKeeperError) -> errors.StoreError:
 
 
 def read_error(error: BookKeeperError, ledger_id: int, entry_id: int) -> errors.StoreError:
-    """Return the error of ledger stores for a failed read. An entry that must exist and is on none of its bookies
-    counts as damaged.
+    """Convert the error of a failed read of an entry to a StoreError. An entry that must exist and is on none of its
+    bookies counts as damaged (DamagedEntries).
     """
     if isinstance(error, (DamagedEntry, NoSuchEntry)):
         return errors.DamagedEntries(ledger_id, entry_id, entry_id, str(error))

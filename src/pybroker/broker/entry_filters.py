@@ -102,7 +102,9 @@ class AvailableFilters:
             return False
 
     def of(self, names: Iterable[str] | None) -> tuple[EntryFilter, ...]:
-        """Return the filters with these names; for None, the configured filters."""
+        """Return the filters with these names; for None, the configured filters. For an unknown name, the result
+        contains a filter that reschedules all entries.
+        """
         return self.configured if names is None else tuple(map(self._available, names))
 
     def _available(self, name: str) -> EntryFilter:

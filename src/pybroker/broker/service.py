@@ -1,4 +1,4 @@
-"""The broker without network servers: creates, connects and closes all parts. No part receives this service."""
+"""The broker without network servers: creates, connects and closes all parts. No part has a reference to this service."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ if TYPE_CHECKING:
 
 
 class DataDirectoryName(NamedTuple):
-    """Identity of one run of a broker, in the file `run.id`, which shows other processes whether a broker uses a data
-    directory.
+    """Path of a data directory, and the random id of one run of its broker, which is also in the file `run.id` of the
+    directory. A process that reads the file detects whether this broker uses the directory.
     """
 
     run_id: str
@@ -203,12 +203,12 @@ class BrokerService:
         is_authoritative: bool = False,
         parking: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> LookupAnswer:
-        """Return the addresses of the broker that serves `topic`, which need not exist. Raises TopicNotFound if the
+        """Return the addresses of the broker that serves `topic`. The topic need not exist. Raises TopicNotFound if the
         namespace is missing.
 
-        In a cluster, this broker may acquire the bundle; with `is_authoritative`, it does if the bundle has no owner.
-        Also raises MetadataError, ServiceNotReady, StoreError. The context `parking` is open while the lookup waits for
-        another owner.
+        In a cluster, this broker may acquire the bundle of the topic; with `is_authoritative`, it acquires the bundle
+        if the bundle has no owner. Also raises MetadataError, ServiceNotReady, StoreError. The context `parking` is
+        open while the lookup waits because the owner is unreachable.
         """
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()
@@ -229,10 +229,11 @@ class BrokerService:
             self.runtime.stats.lookup_ms.add(self.runtime.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
-        """Return the partition count; 0 for a topic without partitions.
+        """Return the partition count; 0 for a topic without partitions. With `create`, create a missing topic if
+        automatic creation makes it partitioned. A missing topic without partitions is created by its first producer or
+        consumer.
 
-        With `create`, create a missing topic if automatic creation makes it partitioned; the first producer or consumer
-        creates other topics. Raises TopicNotFound, NotAllowedError, StoreError.
+        Raises TopicNotFound, NotAllowedError, StoreError.
         """
         await self._read_missing(topic.namespace)
         self.require_namespace(topic.namespace)
@@ -269,9 +270,7 @@ class BrokerService:
             return "the broker is starting or stopping"
         limit = self.descriptors.max_clients
         if self.runtime.stats.active_connections >= limit:
-            return (
-                f"there are as many connections as file descriptors allow ({limit}; fileDescriptorsReserve, ulimit -n)"
-            )
+            return f"the broker has {limit} connections, the maximum for its file descriptors (fileDescriptorsReserve, ulimit -n)"
         session = self.metadata_store.session_report
         if session is not None and session.state is not SessionState.CONNECTED:
             return (
@@ -293,7 +292,8 @@ class BrokerService:
         """Return the broker's own client of its cluster, with the current settings. Raises AccessRefused for invalid
         settings.
 
-        If the settings have changed, users of the previous client receive an error and call this again.
+        If the settings have changed, the previous client is closed. Its users receive an error and must call this
+        method again.
         """
         from pybroker.client.pulsar_client import PulsarClient  # noqa: PLC0415  (a standalone broker does not need it)
 
@@ -339,8 +339,9 @@ class BrokerService:
         await self._health.run()
 
     async def hand_over(self) -> None:
-        """Give all bundles to other brokers of the cluster before the broker stops, within `bundleHandoverPercentage` of
-        `brokerShutdownTimeoutMs`. `close` releases the rest. Without the metadata store, this does nothing.
+        """Hand over all bundles to other brokers of the cluster before this broker stops, within
+        `bundleHandoverPercentage` of `brokerShutdownTimeoutMs`. `close` releases the remaining bundles. Does nothing
+        without a session with the metadata store.
         """
         if self.ownership is None or self.other_brokers is None:
             return
@@ -356,7 +357,9 @@ class BrokerService:
             logs.warning("bundles.handover_timed_out", remaining=len(self.ownership.shared_bundles()))
 
     async def end_transactions(self) -> None:
-        """Abort the open transactions if only Java brokers stay in the cluster. Call this before `tell_clients`."""
+        """Abort the open transactions if only Java brokers remain in the cluster after this broker stops. Call this
+        before `tell_clients`.
+        """
         if self._unattended is not None:
             await self._unattended.end_before_stop()
 
@@ -368,7 +371,9 @@ class BrokerService:
         await self._closing.tell_clients()
 
     async def close(self) -> None:
-        """Notify all clients, close all topics, then close the shared parts. A cancellation skips the rest."""
+        """Notify all clients, close all topics, then close the shared parts. If the task is cancelled, the remaining
+        steps are skipped.
+        """
         self.presence.is_closing = True
         if self.cache_refresher is not None:
             await self.cache_refresher.close()

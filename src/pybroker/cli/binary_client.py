@@ -113,5 +113,5 @@ def failure_text(error: Exception, access: Access) -> str:
     """Return one line that describes the error and, if known, a remedy."""
     text = str(error) or type(error).__name__
     if isinstance(error, ConnectionLost):
-        return f"{text}. If {access.service_url} is the wrong address, set another one with --service-url."
+        return f"{text}. If {access.service_url} is the wrong address, set another address with --service-url."
     return text

@@ -35,7 +35,7 @@ _LIST = (
         "show why messages wait: on all topics, a topic, subscription, key, message, consumer or producer",
     ),
     Command("unacked", "delivery_lists", "list messages that were delivered and are not acknowledged"),
-    Command("delayed", "delivery_lists", "list messages whose delivery time has not come"),
+    Command("delayed", "delivery_lists", "list messages that wait for their delivery time"),
     Command("draining", "delivery_lists", "list hashes whose previous consumer still has unacknowledged messages"),
     Command("waiting", "delivery_lists", "list hashes whose messages fill the look-ahead buffer"),
     Command("holes", "hashes", "show the oldest unacknowledged message and the acknowledged ranges after it"),
@@ -65,7 +65,8 @@ _LIST = (
     Command(
         "ledger",
         "data_directory.ledger",
-        "verify, show or repair a data directory while no broker uses it; list, show and verify ledgers on BookKeeper",
+        "verify, show or repair a data directory while no broker uses it; list, show and verify ledgers on BookKeeper; "
+        "copy topics between them",
         is_local=True,
         has_traces=True,
     ),
@@ -78,7 +79,10 @@ _LIST = (
         has_traces=True,
     ),
     Command(
-        "metadata", "cluster.metadata", "prepare the metadata store that the brokers of a cluster share", is_local=True
+        "metadata",
+        "cluster.metadata",
+        "prepare the metadata store that the brokers of a cluster share, move metadata to it, or check metadata",
+        is_local=True,
     ),
     Command("completion", "completion", "print the completion script for bash or zsh", is_local=True),
 )

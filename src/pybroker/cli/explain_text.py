@@ -176,7 +176,7 @@ class ExplainText:
         lines += self._table(["SUBSCRIPTION", "STATE", "FOR", "FINDING"], rows, indent="")
         if more_subscriptions := document.get("moreSubscriptions"):
             lines += self._wrapped(
-                f"and {more_subscriptions:,} more subscriptions: explain one of them by its name", ""
+                f"and {more_subscriptions:,} more subscriptions: run explain with the name of a subscription", ""
             )
         stuck = next((each["subscription"] for each in listed if each["waiting"]), None)
         if stuck is not None:

@@ -18,7 +18,9 @@ class NotAMessage(ValueError):
 
 
 def id_text(message_id: MessageId) -> str:
-    """Return the id in the format of `ack`: `L:E`, `L:E:I` in a batch, `L:E:P:I` in a partition."""
+    """Return the id as `pybroker ack` accepts it: `LEDGER:ENTRY`, `LEDGER:ENTRY:INDEX` in a batch,
+    `LEDGER:ENTRY:PARTITION:INDEX` in a partition.
+    """
     text = f"{message_id.ledger_id}:{message_id.entry_id}"
     if message_id.partition >= 0:
         return f"{text}:{message_id.partition}:{message_id.batch_index}"
@@ -123,7 +125,7 @@ def _member(document: dict[str, Any], name: str, kind: type) -> Any:
 def _time(document: dict[str, Any], name: str) -> int:
     value = _member(document, name, int) or 0
     if not 0 <= value < 1 << 63:
-        raise NotAMessage(f"the message's {name} is not a time in milliseconds")
+        raise NotAMessage(f"the field {name} is not a time in milliseconds")
     return int(value)
 
 

@@ -19,7 +19,7 @@ MAX_CHARACTERS = 200
 
 
 class NotListed(Exception):
-    """The list of names does not exist."""
+    """The broker responded with 404 to the request for a list of names."""
 
 
 Fetch = Callable[[str], Any]
@@ -76,9 +76,7 @@ def named_by(path: str) -> NamedObject | None:
 
 def advice_for(path: str, fetch: Fetch) -> str:
     """Return a suggestion after a 404 for `path`: the most similar name, or the command that lists the names. Empty if
-    the object exists.
-
-    `fetch` requests at most four lists of names.
+    the object exists. Calls `fetch` for at most four lists of names.
     """
     named = named_by(path)
     if named is None:

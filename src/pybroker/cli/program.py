@@ -93,7 +93,7 @@ def run_command(command: Command, global_options: list[str], arguments: list[str
     parser = command_parser(command)
     if global_options and command.is_local:
         parser.error(
-            f"this command calls no broker, so there is no option {global_options[0].partition('=')[0]}: leave it out"
+            f"this command does not call a broker, so it has no option {global_options[0].partition('=')[0]}: remove the option"
         )
     if command.own_arguments is None:
         # With subcommands, options follow the subcommand's name.

@@ -21,7 +21,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None
     """Return the lines of a table with aligned columns.
 
     If lines exceed `width`, empty columns are removed, then the widest text columns are cut. If that is not enough,
-    return `records` instead.
+    each cell gets a line with its title (see `records`).
     """
     titles = [printable(title) for title in head]
     texts = [titles, *([cell_text(cell) for cell in row] for row in rows)]
@@ -82,7 +82,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def plain(value: object) -> str | None:
-    """Format an id or hash without thousands separators."""
+    """Format an id or hash without thousands separators; None for None."""
     return None if value is None else str(value)
 
 
@@ -98,7 +98,7 @@ def _escape(character: str) -> str:
 
 
 def value_text(value: bytes | None) -> str:
-    """Format a key or value as text, or in hexadecimal if it is not UTF-8."""
+    """Format a key or value as text, or in hexadecimal if it is not UTF-8; `(null)` for None."""
     if value is None:
         return "(null)"
     try:
@@ -108,7 +108,7 @@ def value_text(value: bytes | None) -> str:
 
 
 def rate(value: float) -> str:
-    """Format a number per second with its significant digits."""
+    """Format a number per second: without decimals from 100, with one from 1, with two below 1."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"
@@ -126,7 +126,7 @@ def size(size_bytes: float | None) -> str | None:
 
 
 def age(age_ms: float | None) -> str | None:
-    """Format a duration in milliseconds in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`."""
+    """Format a duration in milliseconds in its two largest units: `350ms`, `12.3s`, `4m 10s`, `3d 2h`; None for None."""
     if age_ms is None:
         return None
     if age_ms < 0:
@@ -145,7 +145,7 @@ def age(age_ms: float | None) -> str | None:
 
 
 def ago(time_ms: int | None, now_ms: int) -> str | None:
-    """Format a time relative to now: `3m 12s ago` or `in 3m 12s`."""
+    """Format a time relative to now: `3m 12s ago` or `in 3m 12s`. Return None if the time is None or 0."""
     if not time_ms:
         return None
     passed_ms = now_ms - time_ms
@@ -153,7 +153,9 @@ def ago(time_ms: int | None, now_ms: int) -> str | None:
 
 
 def moment(time_ms: int | None) -> str | None:
-    """Format milliseconds since 1970 as UTC time. A time outside the calendar is shown as a number."""
+    """Format milliseconds since 1970 as UTC time. Return None if the time is None or 0. A time outside the calendar is
+    shown as a number.
+    """
     if not time_ms:
         return None
     try:

@@ -2,8 +2,8 @@
 
 Options override single values. All others come from one source, so that credentials of one broker are never sent to
 another. The first of these applies: the profile of `--profile`; a pipeline's settings file with a broker or
-credentials; the environment, if `--url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` is set; the default profile; the
-environment with a local broker. No option contains a secret.
+credentials; the environment, if `--url`, `--service-url`, `PULSAR_ADMIN_URL` or `PULSAR_SERVICE_URL` is set; the
+default profile; the environment with a local broker. No option contains a secret.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = Fal
         group.add_argument(
             "--listener-name",
             metavar="NAME",
-            help="which advertised address of the broker to use (PULSAR_LISTENER_NAME)",
+            help="name of the advertised listener of the broker (PULSAR_LISTENER_NAME)",
         )
     group.add_argument(
         "--token-file", metavar="FILE", help="file with a token (PULSAR_TOKEN_FILE, or the token in PULSAR_TOKEN)"
@@ -115,7 +115,7 @@ def add_broker_options(parser: argparse.ArgumentParser, *, is_binary: bool = Fal
         "--tls-allow-insecure", action="store_true", default=None, help="accept any certificate of the broker"
     )
     group.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="T", help="how long to wait for an answer of the broker (30s)"
+        "--timeout", type=seconds, default=30.0, metavar="T", help="maximum wait for a response of the broker (30s)"
     )
     for names, dest in (
         (("--token", "--auth-params"), "refused"),
@@ -129,7 +129,9 @@ def broker_of(
     environment: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Where:
-    """Return the broker and credentials of the command line. `settings` are a settings file's values by profile key."""
+    """Return the broker and credentials that the command line selects. `settings`: the values of a pipeline's settings
+    file, by profile key. Raises WrongUsage.
+    """
     environment = os.environ if environment is None else environment
     if options.timeout <= 0:
         raise WrongUsage("--timeout must be more than 0 seconds")

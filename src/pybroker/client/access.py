@@ -1,4 +1,4 @@
-"""Address and credentials of a broker, for each process that connects to it.
+"""Address and credentials with which a process connects to a broker.
 
 No secret appears in a `repr`, an error, or a Spark plan.
 """
@@ -104,7 +104,9 @@ def access_by_parameters(
 
 
 def token_secret(parameters: str) -> Secret:
-    """Return the token in `authParams`: `token:...`, `file:...`, `env:NAME`, JSON with `token`, or the token itself."""
+    """Return the token in `parameters` (Pulsar's `authParams`): `token:...`, `file:...`, `env:NAME`, JSON with `token`,
+    or the token itself. Raises AccessRefused.
+    """
     text = parameters.strip()
     if text.startswith("{"):
         return token_secret(str(_json_parameters(text).get("token", "")))
@@ -120,7 +122,7 @@ def token_secret(parameters: str) -> Secret:
 
 def basic_secret(parameters: str) -> tuple[str, Secret]:
     """Return user and password from JSON with `userId` and `password`, or from `user:password`. In JSON, the password
-    may be `file:...` or `env:NAME`.
+    may be `file:...` or `env:NAME`. Raises AccessRefused.
     """
     text = parameters.strip()
     if text.startswith("{"):

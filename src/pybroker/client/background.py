@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 
 
 class BackgroundClient:
-    """A thread with an event loop, and the clients that use it: `client`, and the clients that `another` created.
-    `close` closes all.
+    """A thread with an event loop, and its clients: `client`, and the clients that `another` created. `close` closes
+    all.
     """
 
     def __init__(self, access: Access) -> None:
@@ -48,7 +48,9 @@ class BackgroundClient:
         return not self._closed and self._process_id == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` on the event loop and wait for it. An interrupted wait cancels `work`."""
+        """Run `work` on the event loop, and return its result or raise its error. If the wait is interrupted, `work` is
+        cancelled. Raises ClientError if the client is closed, or was created before a fork.
+        """
         if not self.is_usable:
             work.close()
             raise ClientError("this client is closed, or was created before a fork: create one client in each process")
@@ -60,7 +62,9 @@ class BackgroundClient:
             raise
 
     def close(self) -> None:
-        """Close the clients and the thread. Does nothing in a child process."""
+        """Close the clients and end the thread. Does nothing if the client is closed already, or was created before a
+        fork.
+        """
         if not self.is_usable:
             return
         try:

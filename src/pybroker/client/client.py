@@ -147,8 +147,8 @@ class Client(Closing):
         return await self.retried(ask)
 
     async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """Run `attempt`, and repeat it after errors for which `may_pass` is true, until the operation timeout has
-        passed.
+        """Run `attempt` and return its result. Repeat it after errors for which `may_pass` is true. Raise the last
+        error when the operation timeout has passed.
         """
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self.access.operation_timeout_s
@@ -212,7 +212,7 @@ class Client(Closing):
             url = answer.brokerServiceUrlTls if connection.address.is_tls else answer.brokerServiceUrl
             if not url:
                 raise ClientError(
-                    f"the broker that owns {topic} has no {'TLS' if connection.address.is_tls else 'plain'} "
+                    f"the broker that owns topic {topic} has no {'TLS' if connection.address.is_tls else 'plain'} "
                     "port: use the other scheme in the service URL, or another listener"
                 )
             target = addresses(url)[0]
@@ -225,4 +225,6 @@ class Client(Closing):
             if answer.proxy_through_service_url:
                 return await self.connection_to(self._seeds[self._seed], behind_proxy=target)
             return await self.connection_to(target)
-        raise RequestTimedOut(f"the lookup of {topic} was redirected {MAX_REDIRECTS} times without a result: try again")
+        raise RequestTimedOut(
+            f"the lookup of topic {topic} was redirected {MAX_REDIRECTS} times without a result: try again"
+        )

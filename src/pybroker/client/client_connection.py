@@ -96,8 +96,8 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: Address, access: Access, *, behind_proxy: Address | None = None) -> Connection:
-        """Open a connection and complete the handshake. With `behind_proxy`, `address` is a proxy that connects to this
-        broker. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused.
+        """Open a connection and complete the handshake. `behind_proxy`: `address` is a proxy, which is asked to forward
+        the connection to this broker. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused.
         """
         loop = asyncio.get_running_loop()
         context = await asyncio.to_thread(tls_context, access) if address.is_tls else None
@@ -110,10 +110,10 @@ class Connection(asyncio.Protocol):
                 )
                 await connection._greet(behind_proxy)
         except TimeoutError:
-            connection.abort("it did not answer in time")
+            connection.abort("the broker did not respond in time")
             raise ConnectionLost(
                 f"the broker {address} did not respond within {access.connection_timeout_s:g} s: check that it "
-                "is running, and that the port is that of the binary protocol"
+                "is running, and that the port belongs to the binary protocol"
             ) from None
         except ssl.SSLCertVerificationError as error:
             connection.abort(str(error))
@@ -218,8 +218,8 @@ class Connection(asyncio.Protocol):
         return answer
 
     def detach_producer(self, producer_id: int) -> None:
-        """Stop deliveries to the producer, and send CLOSE_PRODUCER without waiting for a response. For a producer that
-        the broker may have attached after the request timed out.
+        """Stop deliveries to the producer, and send CLOSE_PRODUCER without waiting for a response. Also for a producer
+        whose PRODUCER request failed or timed out, because the broker may have created the producer.
         """
         if self.producers.pop(producer_id, None) is not None:
             close = pb.CommandCloseProducer(producer_id=producer_id, request_id=next(self._request_ids))
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         try:
             events = self._reader.feed(data)
         except ProtocolViolation as error:
-            self.abort(f"its data are invalid: {error}")
+            self.abort(f"the broker sent invalid data: {error}")
             return
         for event in events:
             if isinstance(event, ReceivedEntry):

@@ -239,8 +239,8 @@ class Transaction:
         return self._failure
 
     async def abort_ending(self) -> None:
-        """Abort this transaction after its end has begun (state ENDING). Only the operation that began the end may call
-        this, such as `commit` when it finds a failed message; applications call `abort`.
+        """Abort this transaction in the state ENDING. Only for the operation that has set this state: `commit`, for
+        example, calls this when a message of the transaction has failed. Applications call `abort`.
         """
         await self._end(TxnAction.ABORT)
 

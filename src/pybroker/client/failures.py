@@ -61,7 +61,8 @@ def may_pass(error: Exception) -> bool:
 
 
 def may_attach_later(error: Exception) -> bool:
-    """Return whether a retry to create a producer or consumer can succeed after `error`: its previous connection has ended,
-    but the broker has not noticed this yet.
+    """Return whether a retry to create a producer or consumer can succeed after `error`. After ProducerBusy and
+    ConsumerBusy it can: the broker may not have noticed that the previous connection of the producer or consumer has
+    ended.
     """
     return may_pass(error) or isinstance(error, (RequestTimedOut, ProducerBusy, ConsumerBusy))

@@ -81,8 +81,8 @@ class FrameReader(Generic[Read]):
             total = int.from_bytes(data[position : position + 4], "big")
             if not 4 <= total <= self.max_frame_bytes:
                 raise ProtocolViolation(
-                    f"the broker sent a frame of {total} bytes; the limit is {self.max_frame_bytes}. Is the address that of the "
-                    "binary protocol of a Pulsar broker?"
+                    f"the broker sent a frame of {total} bytes; the limit is {self.max_frame_bytes}. Check that the address "
+                    "belongs to the binary protocol of a Pulsar broker."
                 )
             if end - position < 4 + total:
                 wanted = 4 + total
@@ -124,7 +124,7 @@ def _command_end(data: bytes, start: int, end: int) -> int:
     if start + 4 + size > end:
         raise ProtocolViolation(
             f"the broker sent an invalid frame: its command ({size} bytes) does not fit into the frame ({end - start} bytes). "
-            "Is the address that of the binary protocol of a Pulsar broker?"
+            "Check that the address belongs to the binary protocol of a Pulsar broker."
         )
     return start + 4 + size
 

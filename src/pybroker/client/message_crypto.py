@@ -65,11 +65,15 @@ class MessageCrypto:
     # --- consumers
 
     def cached(self, metadata: pb.MessageMetadata) -> list[AESGCM]:
-        """Return the data keys of a message that were opened before."""
+        """Return the cached data keys of a message, which `opened` has decrypted earlier; an empty list if there are
+        none.
+        """
         return self._decryptor.cached(metadata.encryption_keys)
 
     async def opened(self, metadata: pb.MessageMetadata) -> list[AESGCM]:
-        """Open a data key of a message with a private key, and return it; an empty list if no private key matches."""
+        """Return the cached data keys of a message, or else decrypt one data key with a private key. Return an empty
+        list if no private key can decrypt one.
+        """
         if found := self.cached(metadata):
             return found
         loop = asyncio.get_running_loop()

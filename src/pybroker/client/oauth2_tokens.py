@@ -33,8 +33,9 @@ _SHOWN_CHARACTERS = 200
 def access_token(credentials: OAuth2, trust_certs_file: str | None, timeout_s: float) -> str:
     """Return a valid token, from the cache or from the identity provider. May wait for the network.
 
-    `trust_certs_file`: the broker's authorities, which may also sign the identity provider's certificate. Raises
-    AccessRefused, NotTrusted, and ConnectionLost if the identity provider does not answer.
+    `trust_certs_file`: PEM file of the authorities that sign the broker's certificate; they are trusted for the
+    identity provider, too. Raises AccessRefused, NotTrusted, and ConnectionLost if the identity provider does not
+    answer.
     """
     with _lock:
         kept = _tokens.get(credentials)

@@ -122,7 +122,7 @@ class PulsarClient(Client):
     async def reader(
         self, topic: str, start: MessageId = EARLIEST, *, read_compacted: bool = False, queue_messages: int = 1000
     ) -> MessageConsumer:
-        """Create a reader that begins at `start`, inclusive. It needs no acknowledgements."""
+        """Create a reader that begins at `start`, inclusive. Its messages need no acknowledgements."""
         settings = Receiving(
             f"reader-{secrets.token_hex(5)}",
             start=start,
@@ -137,8 +137,8 @@ class PulsarClient(Client):
         return await self._coordinators.begin(timeout_s)
 
     def sink(self, name: str, *, writer: str = "", run: str = "", takes_over: bool = False) -> Sink:
-        """Return a sink, which writes numbered batches: each in several transactions, and committed exactly once. Needs
-        `admin_url`. `Sink` documents the options.
+        """Return a sink, which commits numbered batches exactly once. A batch is written in one or several
+        transactions. Needs `admin_url`. `Sink` documents the options.
         """
         return Sink(self, self._coordinators, name, writer=writer, run=run, takes_over=takes_over)
 

@@ -49,11 +49,11 @@ class Unreachable(ConnectionLost):
 
 
 class Interrupted(Unreachable):
-    """The broker did not respond, or its response was incomplete."""
+    """The request failed without a complete response. The broker may have executed it."""
 
 
 class RestClient:
-    """One connection to the admin URL of `access`, or to the broker to which that redirects. Not thread-safe."""
+    """One connection to the admin URL of `access`, or to the broker to which this URL redirects. Not thread-safe."""
 
     def __init__(self, access: Access, patience_s: float, contact_patience_s: float | None = None) -> None:
         """Create a client without connecting. Requests to a busy or unreachable broker are repeated for `patience_s`
@@ -87,6 +87,9 @@ class RestClient:
     ) -> Any:
         """Send a request and return the JSON document of the response; None if the response is empty. Raises Refused,
         Unreachable, NotTrusted, and other ClientErrors.
+
+        A request that a busy broker refused is repeated for `patience_s` seconds (default: the value of the
+        constructor). With `may_repeat`, a request whose connection failed is repeated, too.
         """
         data = None if body is None else json.dumps(body).encode()
         begun_s = time.monotonic()

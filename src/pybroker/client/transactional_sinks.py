@@ -84,10 +84,10 @@ class Sink:
         return None if batch is None else int(batch)
 
     async def transaction(self, batch: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Transaction | None:
-        """Open a transaction for the batch. Return None if this batch, or a later batch, is already committed.
+        """Open a transaction for the batch. Return None if this batch, or a later batch, is already committed. The
+        broker aborts the transaction after `timeout_s` seconds.
 
-        The broker aborts the transaction after `timeout_s` seconds. Raises SinksNotServed, BatchRefused for another
-        writer's sink, the broker's error, ConnectionLost.
+        Raises SinksNotServed, BatchRefused if the sink belongs to another writer, the broker's error, ConnectionLost.
         """
         body = {
             "batch": batch,
@@ -113,10 +113,11 @@ class Sink:
         """Commit all transactions of a batch atomically and durably. Return False if this batch or a later one was
         already committed. All other open transactions of the sink up to this batch are aborted.
 
-        `Sink.transaction` opened the transactions, in this or another process; another process must have received all
-        responses in them. After TransactionFailed (an operation in this process failed) and BatchRefused (a transaction
-        has ended), nothing is committed, and the transactions of this process are aborted. After ConnectionLost and the
-        broker's errors, the result is unknown: call again.
+        The transactions must come from `Sink.transaction`, in this or another process. A process that has used a
+        transaction must have received the responses to all its operations in the transaction. After TransactionFailed
+        (an operation in this process failed) and BatchRefused (a transaction has ended), nothing is committed, and the
+        transactions of this process are aborted. After ConnectionLost and the broker's errors, the result is unknown:
+        call again.
         """
         given = list(transactions)
         own = [each for each in given if isinstance(each, Transaction)]

@@ -73,7 +73,7 @@ class AdvertisedAddresses:
         """Return the addresses of a listener. Raises ServiceNotReady for an unknown name.
 
         Without a name, return for each scheme the address of the internal listener, or else of the first listener with
-        that scheme.
+        that scheme. If no listeners are configured, return the advertised host with the bound ports.
         """
         if not listener_name:
             return self._default

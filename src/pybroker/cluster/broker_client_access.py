@@ -20,8 +20,8 @@ def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Acces
     """Return addresses and credentials for the broker's own client. The addresses are this broker's; lookups redirect
     the client to the other brokers.
 
-    Raises AccessRefused, with the key to change, for an unknown authentication class, bad credentials, or if the broker
-    has no address with or without TLS as `brokerClientTlsEnabled` requires.
+    Raises AccessRefused, with the key to change, for an unknown authentication class, for bad credentials, or if the
+    broker has no port of the kind that `brokerClientTlsEnabled` selects.
     """
     url = addresses.broker_url_tls if config.broker_client_tls_enabled else addresses.broker_url
     if not url:

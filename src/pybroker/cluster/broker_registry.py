@@ -44,20 +44,20 @@ class BrokerRegistry(Protocol):
 
     @property
     def own_broker(self) -> RegisteredBroker:
-        """This broker, also while it is not registered."""
+        """This broker, even while it is not registered."""
 
     def brokers(self) -> Mapping[str, RegisteredBroker]:
         """Return the registered brokers by id, without unusable registrations."""
 
     def leader(self) -> RegisteredBroker | None:
-        """Return the elected leader; None without a leader that is registered."""
+        """Return the elected leader; None if there is no leader, or if the leader is not registered."""
 
     def is_leader(self) -> bool:
         """Return whether this broker is certainly the leader now."""
 
     def assign(self, bundle: str, broker_id: str) -> None:
-        """Decide as the leader that a registered broker shall acquire `bundle`, which its present owner is about to
-        unload.
+        """As the leader, decide that the registered broker `broker_id` shall acquire `bundle`, because the present
+        owner is about to unload the bundle.
         """
 
     async def choose_broker(self, bundle: str) -> RegisteredBroker:

@@ -53,7 +53,7 @@ def find_bundle(topic: TopicName, boundaries: Sequence[str]) -> Bundle:
 
 
 def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
-    """Parse a bundle such as `0x00000000_0x40000000`. Raises AdminError 412 unless it is between two neighbours in
+    """Parse a bundle such as `0x00000000_0x40000000`. Raises AdminError 412 unless its limits are two adjacent
     `boundaries`.
     """
     lower, separator, upper = text.partition("_")
@@ -71,8 +71,8 @@ def checked_bundle(text: str, boundaries: Sequence[str]) -> Bundle:
 
 
 def fullest_bundle(boundaries: Sequence[str], topic_positions: Sequence[int]) -> Bundle | None:
-    """Return the bundle that contains most of the topics, whose hash positions are `topic_positions`; the first one of
-    several. None without topics.
+    """Return the bundle with the largest number of topics; the first one if several have equally many.
+    `topic_positions`: the hash positions of the topics. None without topics.
     """
     if not topic_positions:
         return None

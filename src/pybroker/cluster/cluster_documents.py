@@ -31,7 +31,7 @@ Isolation = dict[str, NamespaceIsolationData]
 
 
 class ClusterDocuments:
-    """Reads and writes these documents. Owned by the broker service."""
+    """Reads and writes the documents of clusters and the quotas of bundles. Owned by the broker service."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class ClusterDocuments:
                 raise AdminError(404, f"Cluster {cluster} has no failure domain {name}")
 
     async def isolation_policies(self, cluster: str) -> Isolation | None:
-        """Return the isolation policies of a cluster by name; None if it never had any."""
+        """Return the isolation policies of a cluster by name; None if none was ever stored."""
         return await read(self._store, metadata_paths.isolation_policies(cluster), Isolation)
 
     async def put_isolation_policy(self, cluster: str, name: str, data: NamespaceIsolationData) -> None:
@@ -84,7 +84,7 @@ class ClusterDocuments:
         await self._change_isolation_policies(cluster, change)
 
     async def migration(self, cluster: str) -> ClusterPolicies | None:
-        """Return the migration state of a cluster; None if it was never set."""
+        """Return the migration state of a cluster; None if none was ever stored."""
         return await read(self._store, metadata_paths.migration(cluster), ClusterPolicies)
 
     async def put_migration(self, cluster: str, policies: ClusterPolicies) -> None:
@@ -125,5 +125,5 @@ class ClusterDocuments:
 def _require_few(named: Mapping[str, object], name: str) -> None:
     if len(named.keys() | {name}) > MAX_NAMED:
         raise AdminError(
-            412, f"A cluster can have at most {MAX_NAMED} failure domains and isolation policies of each kind"
+            412, f"A cluster can have at most {MAX_NAMED} failure domains, and at most {MAX_NAMED} isolation policies"
         )

@@ -38,8 +38,8 @@ class DynamicConfiguration:
         self._writing = asyncio.Lock()
 
     def check(self, key: str, check: Check) -> None:
-        """Register a function that checks a new value of `key` before the change. It raises ConfigError for a value
-        that cannot be used.
+        """Register the function `check`, which receives each new value of `key` before the change. It must raise
+        ConfigError for a value that cannot be used.
         """
         assert key in self._keys, key
         self._checks[key] = check
@@ -84,8 +84,8 @@ class DynamicConfiguration:
         return {key: MASK if is_secret(key) else text for key, text in self._texts.items()}
 
     async def set(self, key: str, text: str) -> None:
-        """Override the setting `key` with `text`. The override of a key without effect here is only stored. Raises
-        AdminError 412 if the key is not dynamic.
+        """Override the setting `key` with `text`. If the setting has no effect in pybroker, or the value is unsuitable,
+        the override is stored and otherwise ignored. Raises AdminError 412 if the key is not dynamic.
         """
         self._require_dynamic(key, "update")
         async with self._writing:
@@ -94,7 +94,7 @@ class DynamicConfiguration:
             self._put_in_force(key, text)
 
     async def unset(self, key: str) -> None:
-        """Remove the override of the setting `key`. Raises AdminError 412 if the key is not dynamic."""
+        """Remove the override of the setting `key`, if there is one. Raises AdminError 412 if the key is not dynamic."""
         self._require_dynamic(key, "delete")
         async with self._writing:
             if key not in self._texts:
@@ -105,8 +105,9 @@ class DynamicConfiguration:
 
     def reload(self, config: BrokerConfig) -> list[str]:
         """Apply the dynamic settings of `config`, which was read again from file, environment and command line. Return
-        the changed keys that are not dynamic and need a restart. A key with an override keeps it, and gets the new
-        value when the override is removed.
+        the changed keys that are not dynamic and need a restart.
+
+        Overrides stay in force. The new value of an overridden key takes effect when its override is removed.
         """
         for key, info in self._keys.items():
             value, before = getattr(config, info.field), self._value_from_start(info)
@@ -141,7 +142,9 @@ class DynamicConfiguration:
         """Apply the override `text` of `key`, or log why it cannot be applied."""
         info = self._keys.get(key)
         if info is None:
-            logs.warning("config.override_ignored", key=key, reason="changed at run time it has no effect here")
+            logs.warning(
+                "config.override_ignored", key=key, reason="a change of this setting at run time has no effect"
+            )
             return
         try:
             value = self._checked(info, text)

@@ -37,8 +37,10 @@ class FlowLimits(NamedTuple):
 
 def split_positions(bundle: Bundle, algorithm: str, topic_positions: Sequence[int], wanted: Sequence[int]) -> list[int]:
     """Return the ascending hash positions at which the algorithm splits `bundle`; empty if it stays whole.
-    `topic_positions`: of the topics in the bundle. `wanted`: the positions in the request, for one of the algorithms;
-    positions outside the bundle are ignored, as in Pulsar.
+    `topic_positions`: the hash positions of the topics in the bundle. Raises AdminError 412 for an unknown algorithm.
+
+    `wanted`: the positions in the request, which `specified_positions_divide` needs. Positions outside the bundle are
+    ignored, as in Pulsar.
     """
     if algorithm == RANGE_EQUALLY_DIVIDE:
         candidates: Iterable[int] = [bundle.lower + (bundle.upper - bundle.lower) // 2]
@@ -97,8 +99,8 @@ def flow_positions(bundle: Bundle, loads: Iterable[TopicLoad], limits: FlowLimit
 
 
 def hottest_bundle(namespace: str, boundaries: Sequence[str], figures: Mapping[str, BundleFigures]) -> Bundle | None:
-    """Return the bundle with loaded topics that transfers the most bytes; the first one of several. None without loaded
-    topics. `figures`: the load by `tenant/namespace/bundle`.
+    """Return the bundle with loaded topics that transfers the most bytes; the first one if several are equal. None if
+    no bundle has loaded topics. `figures`: the load by `tenant/namespace/bundle`.
     """
     loads = [(figures.get(f"{namespace}/{bundle}", BundleFigures()), bundle) for bundle in bundles_of(boundaries)]
     loaded = [(figures, bundle) for figures, bundle in loads if figures.topic_count > 0]

@@ -32,8 +32,8 @@ class Chunk(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A position in a ledger, as its distance from the start of a range in entries and bytes. Positions in front of the
-    range are negative.
+    """A position in a ledger, as its distance in entries and bytes from the start of the range of entries. Positions in
+    front of the range are negative.
     """
 
     entries: int
@@ -87,7 +87,9 @@ class LookBack(NamedTuple):
 
 
 class ChunkedMessages:
-    """The chunked messages of one range of entries. The caller adds their chunks in order."""
+    """The chunked messages of one range of entries. The caller adds their chunks in order. A message that extends over
+    more than `max_entries` or `max_bytes` (the limits) is never completed.
+    """
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         """The limits apply to the span of one message, from its first chunk to its last. A longer message is never
@@ -99,8 +101,8 @@ class ChunkedMessages:
 
     def add(self, chunk: Chunk, begin: Mark, end: Mark) -> list[Chunk] | LookBack | None:
         """Add the next chunk, which extends from `begin` to `end`. Return all chunks of its message if the message is
-        now complete, None if it is not, or LookBack if its chunk 0 is in front of the range. After LookBack, the caller
-        must call `found` before the next `add`.
+        now complete, None if it is not, or LookBack if the chunk is the last one of a message whose chunk 0 is in front
+        of the range. After LookBack, the caller must call `found` before the next `add`.
         """
         self._forget_old(end)
         known = self._open.get(chunk.uuid)
@@ -118,7 +120,7 @@ class ChunkedMessages:
         None if they are not complete.
 
         `earlier` are the message's chunks in front of the range, from the nearest chunk 0 on, which is at `begin`.
-        `begin` is None if the limits of the span contain no chunk 0.
+        `begin` is None if there is no chunk 0 within the limits.
         """
         headless = self._open.pop(asked.uuid)
         assert isinstance(headless, _Headless)
@@ -179,8 +181,8 @@ class EarlierChunks:
         self.reached = start
 
     def from_nearest_first(self, uuid: bytes) -> tuple[list[Chunk], Mark] | None:
-        """Return the chunks of message `uuid` from its nearest chunk 0 on, and the position of this chunk 0. Return
-        None if no chunk 0 has been found.
+        """Return the chunks of message `uuid` from the chunk 0 on that is nearest to the range, and the position of
+        this chunk 0. Return None if no chunk 0 has been found.
         """
         chunks = self._chunks.get(uuid, [])
         for number in range(len(chunks) - 1, -1, -1):

@@ -52,8 +52,9 @@ class ChunkJoiner(Protocol):
     """The interface by which the decoder assembles chunked messages."""
 
     def add(self, run: EntryRun, number: int, entry: np.void, payload: bytes) -> JoinedMessage | None:
-        """Add a chunk, which is entry `number` of `run`, in entry order. Return the decrypted message if it is now
-        complete, else None. Raises DamagedPayload if the message cannot be assembled.
+        """Add a chunk: entry `number` of `run`, with the scanned record `entry` and the decrypted `payload`. Chunks
+        must be added in the order of entries. Return the message if it is now complete, else None. Raises
+        DamagedPayload if the message cannot be assembled.
         """
 
 
@@ -118,8 +119,8 @@ class MessageDecoder:
         self._properties = np.zeros(_FIRST_PROPERTIES, PROPERTY)
 
     def decode(self, run: EntryRun) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the run's messages, in order. Raises BadEntry for a bad entry if the policies require an
-        error.
+        """Yield batches of the run's messages, in order. Raises BadEntry for an entry that cannot be decoded or
+        decrypted, if the decoder's policy for this case is FAIL.
         """
         for first, stop in _blocks(run):
             entries = scanned(self._scanner, run, first, stop)

@@ -16,7 +16,9 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def keep_freed_memory() -> bool:
-    """Configure the C library to keep freed memory in this process. Return False if the library has no `mallopt`."""
+    """Configure the C library to keep freed memory in this process. Return False if it cannot, for example because it
+    has no `mallopt`.
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows

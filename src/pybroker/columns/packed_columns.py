@@ -42,8 +42,8 @@ class MessageColumns:
 
 
 def packed_columns(rows: MessageColumns) -> PackedColumns:
-    """Convert message columns to the packer's buffers. Raises ValueError with the column for values that a message
-    cannot represent.
+    """Convert message columns to the packer's buffers. Raises ValueError, which names the column, for values that a
+    message cannot represent.
     """
     values = _binary(rows.values, "the payload")
     no_column = (None, _NOTHING, None)

@@ -116,8 +116,8 @@ def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: in
 
 
 def grouped_by_key(rows: MessageColumns) -> MessageColumns:
-    """Reorder the rows so that rows with the same key are adjacent, in their original order. Keys are in the order of
-    their first row.
+    """Return the rows reordered: rows with the same key are adjacent, in their original order, and the keys are in the
+    order of their first row.
     """
     if rows.keys is None or len(rows) < 2:
         return rows

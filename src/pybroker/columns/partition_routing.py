@@ -17,7 +17,8 @@ Numbers = np.ndarray[Any, Any]
 
 def partitions_of(keys: pa.Array | None, count: int, partition_count: int, in_turn: int, *, is_murmur: bool) -> Numbers:
     """Return the partition number of each of `count` rows. All rows without a key get the same partition, `in_turn`
-    modulo `partition_count`, so that they form batches. `keys` is None if no row has a key.
+    modulo `partition_count`, so that they form batches. `keys` is None if no row has a key. `is_murmur`: keys are
+    hashed by Murmur3, otherwise by Java's String.hashCode.
     """
     without = np.full(count, in_turn % partition_count, np.int64)
     if keys is None or partition_count == 1 or keys.null_count == count:

@@ -165,7 +165,8 @@ class Compactor:
     def _count(self, entries: list[CompactedEntry]) -> None:
         if self._ledger.compacted_drops != self._drops:
             raise LedgerFenced(
-                f"the compaction of {self._ledger.name} was stopped, because the compacted view of the topic was deleted meanwhile"
+                f"the compaction of managed ledger {self._ledger.name} was stopped, because the compacted view was deleted "
+                "meanwhile"
             )
         self._require_room()
         self.progress.read_entries += len(entries)

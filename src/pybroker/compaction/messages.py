@@ -144,7 +144,9 @@ def _single(head: MetadataHead, payload_bytes: int) -> Single:
 
 
 def opening_cost(entry: bytes) -> int:
-    """Return the number of bytes that must be decompressed and decoded to open `entry`; never raises."""
+    """Return the cost of opening `entry`: the number of bytes that must be decompressed and decoded, plus a fixed
+    number for each message. Never raises.
+    """
     try:
         start, end = metadata_span(entry)
         if entry.find(NUM_MESSAGES_BYTE, start, end) < 0:  # no batch
@@ -177,8 +179,8 @@ def _batch(metadata: pb.MessageMetadata, compressed: bytes) -> Batch:
 
 
 def with_messages(entry: bytes, batch: Batch, kept: Sequence[bool]) -> bytes:
-    """Return the batch `entry` without the messages whose value in `kept` is False, compressed as before. Placeholders
-    take their places, so that batch indexes stay.
+    """Return the batch `entry` without the messages whose value in `kept` is False, compressed as before. A placeholder
+    replaces each removed message, so that batch indexes stay.
     """
     view = memoryview(batch.payload)
     payload = bytearray()

@@ -38,8 +38,8 @@ class StoredFormat(Protocol):
     def encode(self, position: Position, payload: bytes) -> bytes: ...
 
     def decode(self, stored: bytes, message_count: int) -> CompactedEntry:
-        """Decode a stored entry of a compacted ledger. `message_count`: the number of its messages that the store
-        reported. Raises StoreError if it is damaged.
+        """Decode a stored entry of a compacted ledger. `message_count`: its number of messages according to the store.
+        Raises StoreError if the entry is damaged.
         """
 
 
@@ -61,7 +61,9 @@ _NO_PARTITION = -1
 
 
 class PulsarFormat:
-    """The format of Java brokers. The store counts messages at the beginning of an entry, so they are counted again here."""
+    """The format of Java brokers. The store takes the message count from the beginning of a stored entry, where this
+    format has the position. Therefore `decode` counts the messages itself.
+    """
 
     def encode(self, position: Position, payload: bytes) -> bytes:
         message_id = pb.MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id, partition=_NO_PARTITION)
@@ -89,4 +91,4 @@ def format_in(store: LedgerStore) -> StoredFormat:
 
 
 def _damaged(stored: bytes) -> StoreError:
-    return StoreError(f"an entry of {len(stored)} bytes is none of a compacted ledger")
+    return StoreError(f"an entry of {len(stored)} bytes is not an entry of a compacted ledger")

@@ -35,7 +35,7 @@ def is_secret(key: str) -> bool:
 
 
 def change(config: BrokerConfig, info: KeyInfo, value: Value) -> None:
-    """Change a dynamic key. `value` is from `parse_value`."""
+    """Set the dynamic key `info` of `config` to `value`, which `parse_value` has returned."""
     assert info.dynamic, f"{info.key} is read once, at start"
     # For all other code the configuration is frozen.
     config.__dict__[info.field] = value

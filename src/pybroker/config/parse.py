@@ -58,7 +58,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 def read(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> LoadedConfig:
     """Read the configuration. Each source overrides the previous one: defaults, file, environment (`environ`),
-    `overrides`. Errors are returned in `problems`.
+    `overrides`. Raises no ConfigError: the errors are in `problems` of the result.
     """
     problems = Problems()
     settings: dict[str, _Setting] = {}

@@ -142,7 +142,8 @@ class Settings:
 
     def __setattr__(self, name: str, value: Value) -> NoReturn:
         raise AttributeError(
-            f"{name} cannot be set: a configuration never changes after its creation; create another one with the new value"
+            f"{name} cannot be set: a configuration never changes after its creation; create another configuration with the "
+            "new value"
         )
 
     def __eq__(self, other: object) -> bool:

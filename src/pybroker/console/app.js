@@ -109,7 +109,7 @@ function signInForm(ways, isKeeping, done, ...introduction) {
   field("Token", token),
   h("p", { class: "or" }, "or"),
   field("User", user), field("Password", password),
-  h("label", { class: "check" }, keep, " store them until this tab is closed"),
+  h("label", { class: "check" }, keep, " store the credentials until this tab is closed"),
   h("button", { type: "submit" }, "Sign in"));
 }
 

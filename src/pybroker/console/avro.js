@@ -62,7 +62,7 @@ function collect(schema, space, names, depth) {
 
 function read(schema, reader, names, space, depth) {
   reader.count();
-  if (depth > MAX_DEPTH) throw new Error("it is nested too deeply");
+  if (depth > MAX_DEPTH) throw new Error("the value is nested too deeply");
   if (Array.isArray(schema)) {
     const branch = schema[Number(reader.long())];
     if (branch === undefined) throw new Error("a union has no such branch");

@@ -12,7 +12,7 @@ export class Binary {
   }
 
   take(length) {
-    if (length < 0 || length > this.left) throw new Error("it ends too early");
+    if (length < 0 || length > this.left) throw new Error("the data ends too early");
     this.at += length;
     return this.bytes.subarray(this.at - length, this.at);
   }

@@ -67,7 +67,7 @@ function content(broker) {
       { name: "Share", cell: (each) => meter(each.usedBytes, each.boundBytes) },
       { name: "Waiting", number: true, cell: (each) => (each.waiting ? badge(number(each.waiting), "bad") : "0") },
       { name: "Longest wait", number: true, cell: (each) => duration(each.longestWaitMs) },
-      { name: "Have waited", number: true, cell: (each) => number(each.waitsTotal) },
+      { name: "Waits since the start", number: true, cell: (each) => number(each.waitsTotal) },
     ], broker.memory)),
     section("Limits", table("Limits", [
       { name: "What", cell: (each) => each.what },

@@ -53,7 +53,7 @@ function brokersOf(cluster) {
   return [
     facts([
       ["Cluster", cluster.cluster], ["Brokers", number(cluster.brokers.length)],
-      ["Leader", cluster.leader || badge("none", "warn"), "the broker that gives bundles to brokers"],
+      ["Leader", cluster.leader || badge("none", "warn"), "the broker that assigns bundles to brokers"],
     ]),
     unusable.map(([id, reason]) => h("p", { class: "trouble" }, `The registration of broker ${id} cannot be used: ${reason}.`)),
     section("Brokers", table("Brokers", [
@@ -61,7 +61,7 @@ function brokersOf(cluster) {
       { name: "Address", cell: (each) => h("code", {}, each.serviceUrl) },
       { name: "Version", cell: (each) => `${each.isPybroker ? "pybroker" : "Java"} ${each.version}` },
       { name: "Since", cell: (each) => (each.startedAt ? duration(cluster.time - each.startedAt) : "–") },
-      { name: "Part", cell: (each) => h("span", { class: "badges" }, each.id === cluster.leader ? badge("leader", "good") : null, each.id === cluster.own ? badge("this broker", "dim") : null) },
+      { name: "Role", cell: (each) => h("span", { class: "badges" }, each.id === cluster.leader ? badge("leader", "good") : null, each.id === cluster.own ? badge("this broker", "dim") : null) },
       { name: "Load", number: true, title: "the most used resource, in percent", cell: (each) => (each.usagePercent === undefined ? "–" : `${number(each.usagePercent)} %`) },
       { name: "Messages /s", number: true, cell: (each) => rates(each, number, "messages") },
       { name: "Bytes /s", number: true, cell: (each) => rates(each, bytes, "bytes") },
@@ -99,7 +99,7 @@ function bundlesOf(page, cluster, rights, refresh, wanted, change) {
 }
 
 const WHY = {
-  Unload: "The topics of the bundle are closed and their clients reconnect. The leader gives the bundle to a broker when a client looks up one of its topics.",
+  Unload: "The topics of the bundle are closed and their clients reconnect. The leader assigns the bundle to a broker when a client looks up one of its topics.",
   Split: "The bundle is divided by defaultNamespaceBundleSplitAlgorithm. Clients stay connected.",
 };
 
@@ -118,7 +118,7 @@ function transferButton(cluster, bundle, done) {
     const select = h("select", { name: "destination" }, cluster.brokers.filter((each) => each.id !== bundle.owner)
       .map((each) => h("option", { value: each.id }, each.usagePercent === undefined ? each.id : `${each.id} (${number(each.usagePercent)} %)`)));
     const dialog = openDialog("Transfer the bundle", h("p", {}, `${bundle.namespace}/${bundle.range}`), field("To broker", select),
-      h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Leave it"),
+      h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
         h("button", { type: "button", class: "main", onclick: () => {
           dialog.close();
           confirmAndCall({ ...action(cluster, bundle, "Transfer", select.value),

@@ -20,7 +20,7 @@ export async function docsPage(main, { signal, query }) {
   const count = h("p", { class: "note", role: "status" });
   const found = h("div", { class: "operations" });
   main.append(h("h1", {}, "Interface"),
-    h("p", {}, `${described.info.title} ${described.info.version}. ${described.info.description} The same for programs: `, h("a", { href: "/openapi.json" }, "openapi.json"), "."),
+    h("p", {}, `${described.info.title} ${described.info.version}. ${described.info.description} The description for programs: `, h("a", { href: "/openapi.json" }, "openapi.json"), "."),
     h("form", { class: "search", role: "search", onsubmit: (event) => event.preventDefault() }, field("Search calls", search)), chips, count, found);
 
   function draw() {
@@ -71,7 +71,7 @@ function inside(path, method, operation, described) {
     const named = inputs.reduce((text, [each, input]) => text.replace(`{${each.name}}`, () => encodeURIComponent(input.value)), path);
     const asked = more ? more.value : queries.filter(([, input]) => input.value).map(([each, input]) => `${each.name}=${encodeURIComponent(input.value)}`).join("&");
     const filled = named + (asked ? `?${asked}` : "");
-    if (!SAFE.has(method) && !confirm(`${method.toUpperCase()} ${filled}\n\nThis may change something. Send it?`)) return;
+    if (!SAFE.has(method) && !confirm(`${method.toUpperCase()} ${filled}\n\nThis request may change data of the broker. Send the request?`)) return;
     await send(method.toUpperCase(), filled, takesBody && body.value.trim() ? body.value : undefined, outcome);
   } },
   inputs.map(([each, input]) => field(each.description ? `${each.name}: ${each.description}` : each.name, input)),

@@ -75,7 +75,7 @@ export function confirmAndCall(action, done) {
     action.command && h("p", { class: "note" }, "On the command line: ", h("code", {}, inShell(action.command))),
     isIrreversible && h("label", { class: "check" }, understood, " I understand that this cannot be undone"),
     outcome,
-    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Leave it"), go));
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), go));
 }
 
 /** Completes a command for this broker and the signed-in user. It contains a variable instead of the secret. */

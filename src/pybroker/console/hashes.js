@@ -10,7 +10,7 @@ const MAX_LISTED = 20;
 
 /** Return the consumer's name for calls. */
 export function who(consumer) {
-  if (!consumer) return "nobody";
+  if (!consumer) return "no consumer";
   return typeof consumer === "string" ? consumer : consumer.name;
 }
 
@@ -46,7 +46,7 @@ function ring(consumers, draining, waiting, counts) {
     svg("text", { x: 130, y: 138, class: "ring-text small" }, `${number(counts.draining)} draining`),
     svg("text", { x: 130, y: 154, class: "ring-text small" }, `${number(counts.waiting)} waiting`));
   const rows = owned.map((each, index) => ({ each, index }));
-  if (free > 1) rows.push({ each: { consumerName: "nobody", keyHashRangeArrays: [] }, index: null });
+  if (free > 1) rows.push({ each: { consumerName: "no consumer", keyHashRangeArrays: [] }, index: null });
   return h("div", { class: "ring" }, drawing, h("div", {}, table("Shares of the hashes", [
     { name: "Consumer", cell: ({ each, index }) => h("span", {}, h("i", { class: `share c-${index === null ? "none" : index % COLOURS}`, "aria-hidden": "true" }), each.consumerName) },
     { name: "Share", number: true, cell: ({ each, index }) => percent(index === null ? free : sizes.get(each)) },
@@ -79,7 +79,7 @@ export async function hashesSection(base, stats, signal) {
   const counts = { draining: draining?.total ?? drains.length, waiting: waiting?.total ?? waits.length };
   return section("Hashes", ring(stats.consumers, drains, waits, counts),
     h("h3", {}, "Draining"),
-    h("p", { class: "note" }, "These hashes moved to another consumer. It receives their messages after the previous consumer has acknowledged those that it received."),
+    h("p", { class: "note" }, "These hashes moved to another consumer. The new consumer receives their messages after the previous consumer has acknowledged its messages of these hashes."),
     table("Draining hashes", [
       { name: "Hash", cell: (each) => String(each.hash) },
       { name: "Keys", cell: (each) => [...(each.keys || []), ...(each.keysBase64 || [])].join(", ") || "–" },
@@ -87,8 +87,8 @@ export async function hashesSection(base, stats, signal) {
       { name: "To", cell: (each) => (each.newConsumer === undefined ? "–" : who(each.newConsumer)) },
       { name: "Since", cell: (each) => (each.since ? ago(each.since) : "–") },
       { name: "Unacked", number: true, cell: (each) => number(each.unackedMessages) },
-      { name: "First ones", cell: (each) => (each.messageIds || []).slice(0, 3).join(", ") || "–" },
-      { name: "Held up", number: true, title: "number of blocked deliveries", cell: (each) => number(each.blockedAttempts) },
+      { name: "First messages", cell: (each) => (each.messageIds || []).slice(0, 3).join(", ") || "–" },
+      { name: "Blocked", number: true, title: "number of blocked deliveries", cell: (each) => number(each.blockedAttempts) },
     ], drains.slice(0, MAX_LISTED), { none: "No draining hashes." }),
     counts.draining > MAX_LISTED && h("p", { class: "note" }, `The first ${MAX_LISTED} of ${number(counts.draining)}.`),
     h("h3", {}, `Waiting: ${number(counts.waiting)}`),
@@ -118,7 +118,7 @@ export function keyForm(base, rights, signal) {
         getOrNull(`${base}/explain${asked}`, signal, [404, 405, 412]),
       ]);
       replace(outcome,
-        at && facts([["Hash", String(at.hash)], ["Range", at.range ? `${at.range[0]}–${at.range[1]}` : "of nobody"], ["Consumer", who(at.consumer)],
+        at && facts([["Hash", String(at.hash)], ["Range", at.range ? `${at.range[0]}–${at.range[1]}` : "of no consumer"], ["Consumer", who(at.consumer)],
           ["State", badge(at.state, at.state === "owned" ? "good" : "bad")], at.waiting ? ["Waiting", number(at.waiting)] : null]),
         explained && findingsList(explained, rights, look));
     } catch (error) {

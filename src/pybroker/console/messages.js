@@ -24,7 +24,7 @@ export async function messagesPage(main, { names: [topic], query: asked, signal,
   const more = h("button", { type: "button", hidden: true }, "More");
   const why = h("p", { class: "note", role: "status" });
   main.append(crumbs(topic), h("h1", { class: "long" }, "Messages of ", topicParts(topic).name),
-    h("p", {}, "This only reads: no cursor moves, and no message is delivered."),
+    h("p", {}, "This page only reads messages: no cursor moves, and no message is delivered."),
     h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); start(); } },
       field("Begin with", from), field("or one by its id", id), h("button", { type: "submit" }, "Show")),
     h("section", { "aria-label": "Messages" }, found, why, more));
@@ -127,7 +127,7 @@ async function entryView(entry, schemas, more) {
     h("code", {}, entry.id), head["publish-time"] && h("span", { class: "note" }, head["publish-time"]),
     head["producer-name"] && h("span", { class: "note" }, `by ${head["producer-name"]}`), h("span", { class: "note" }, bytes(entry.payload.length)),
     count ? badge(plural(count, "message"), "dim") : null,
-    head["num-chunks-from-msg"] && badge(`part ${Number(head["chunk-id"]) + 1} of ${head["num-chunks-from-msg"]}`, "dim"),
+    head["num-chunks-from-msg"] && badge(`chunk ${Number(head["chunk-id"]) + 1} of ${head["num-chunks-from-msg"]}`, "dim"),
     head["deliver-at-time"] && badge(`due ${head["deliver-at-time"]}`, "warn"),
     head["txn-uncommitted"] === "true" && badge("not committed", "warn"), head["txn-aborted"] === "true" && badge("aborted", "bad"),
     head["is-encrypted"] === "true" && badge("encrypted", "dim"));

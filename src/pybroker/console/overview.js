@@ -77,8 +77,8 @@ export async function overviewPage(main, { query: asked, signal, rights }) {
   let choice = null;
   main.append(h("h1", {}, "Topics"), totals);
   const charts = liveCharts([
-    chart("Messages a second", [{ field: "messagesIn", name: "in" }, { field: "messagesOut", name: "out" }], number),
-    chart("Bytes a second", [{ field: "bytesIn", name: "in" }, { field: "bytesOut", name: "out" }], bytes),
+    chart("Messages per second", [{ field: "messagesIn", name: "in" }, { field: "messagesOut", name: "out" }], number),
+    chart("Bytes per second", [{ field: "bytesIn", name: "in" }, { field: "bytesOut", name: "out" }], bytes),
   ]);
   const live = h("div", {});
   main.append(live);

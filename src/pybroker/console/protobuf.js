@@ -116,7 +116,7 @@ function messageType(types, name) {
 }
 
 function read(types, name, bytes, count, depth) {
-  if (depth > MAX_DEPTH) throw new Error("it is nested too deeply");
+  if (depth > MAX_DEPTH) throw new Error("the value is nested too deeply");
   count();  // also defaults, which use memory although not sent
   const type = messageType(types, name);
   const found = new Map();

@@ -16,7 +16,7 @@ export async function subscriptionPage(main, { names: [topic, name], signal }) {
   main.append(crumbs(topic, name), h("h1", { class: "long" }, name));
   const why = h("div", {});
   const charts = liveCharts([
-    chart("Messages a second", [{ field: "messagesOut", name: "out" }, { field: "acknowledged", name: "acknowledged" }, { field: "redelivered", name: "redelivered" }], number),
+    chart("Messages per second", [{ field: "messagesOut", name: "out" }, { field: "acknowledged", name: "acknowledged" }, { field: "redelivered", name: "redelivered" }], number),
     chart("Waiting", [{ field: "backlog", name: "backlog" }, { field: "unacked", name: "unacknowledged" }, { field: "delayed", name: "delayed" }], number),
   ]);
   const figures = h("div", {});
@@ -94,6 +94,6 @@ function content(topic, name, own, holes, rights, again) {
     h("div", { class: "actions" },
       h("a", { class: "button", href: `#/messages/${encodeURIComponent(topic)}${query({ subscription: name })}` }, "Show messages"),
       actionButton({ text: "Skip all", severity: "irreversible", method: "POST", path: `${base}/skip_all`, why: "All current messages of the subscription count as acknowledged. This cannot be undone." }, rights, again),
-      !own.consumers.length && actionButton({ text: "Delete", severity: "irreversible", method: "DELETE", path: base, why: "The subscription is deleted, with the messages that only it retained. This cannot be undone." }, rights, again)),
+      !own.consumers.length && actionButton({ text: "Delete", severity: "irreversible", method: "DELETE", path: base, why: "The subscription is deleted, with the messages that only this subscription retained. This cannot be undone." }, rights, again)),
   ];
 }

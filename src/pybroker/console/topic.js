@@ -23,7 +23,7 @@ export async function topicPage(main, { names: [topic], signal }) {
   if (partitions && partitions.partitions > 0) return partitionedPage(main, topic, partitions.partitions, signal);
 
   const charts = liveCharts([
-    chart("Messages a second", [{ field: "messagesIn", name: "in" }, { field: "messagesOut", name: "out" }], number),
+    chart("Messages per second", [{ field: "messagesIn", name: "in" }, { field: "messagesOut", name: "out" }], number),
     chart("Waiting", [{ field: "backlog", name: "backlog" }, { field: "unacked", name: "unacknowledged" }], number),
   ]);
   const rest = h("div", {}, h("p", { class: "note" }, "…"));
@@ -141,7 +141,7 @@ function storage(internal) {
       { name: "Cursor", cell: ([name]) => name },
       { name: "Acknowledged up to", cell: ([, each]) => each.markDeletePosition },
       { name: "Read up to", cell: ([, each]) => each.readPosition },
-      { name: "Holes", number: true, cell: ([, each]) => number(each.totalNonContiguousDeletedMessagesRange) },
+      { name: "Gaps", number: true, cell: ([, each]) => number(each.totalNonContiguousDeletedMessagesRange) },
     ], Object.entries(internal.cursors || {}))));
 }
 

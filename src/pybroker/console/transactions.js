@@ -17,7 +17,7 @@ export async function transactionsPage(main, { signal, rights, query }) {
     .map(([value, text]) => h("option", { value, selected: value === (query.get("age") || "0") }, text)));
   const found = h("div", {});
   main.append(
-    h("p", {}, "Readers of a topic stop before the first message of an open transaction. Its acknowledgements take effect when it is committed."),
+    h("p", {}, "Consumers of a topic receive no messages from the first message of an open transaction on. The acknowledgements of a transaction take effect when the transaction is committed."),
     h("label", { class: "field short" }, h("span", {}, "Open for at least"), least), found);
   async function refresh() {
     try {
@@ -45,7 +45,7 @@ function content(coordinators, open, rights, refresh) {
       { name: "Open for", number: true, cell: (each) => duration(each.pybroker ? each.pybroker.ageMillis : Date.now() - each.openTimestamp) },
       { name: "Times out", cell: (each) => time(each.timeoutAt) },
       { name: "Owner", cell: (each) => each.owner || "–" },
-      { name: "Takes part", cell: takesPart },
+      { name: "Participants", cell: takesPart },
       { name: "", cell: (each) => each.status === "OPEN" && actionButton({
         text: "Abort", severity: "irreversible", method: "POST", path: `${BASE}/abortTransaction/${ids(each.txnId).join("/")}`,
         why: "The messages of the transaction are never delivered. The messages that it acknowledged are delivered again.",

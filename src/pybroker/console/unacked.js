@@ -60,7 +60,7 @@ export function unackedSection(topic, base, rights, signal) {
       { name: "Message", cell: (each) => messageLink(topic, each.messageId) },
       { name: "Key", cell: keyText },
       { name: "Hash", number: true, cell: (each) => (each.hash === null || each.hash === undefined ? "–" : String(each.hash)) },
-      { name: "Held by", cell: (each) => each.consumer || "nobody" },
+      { name: "Held by", cell: (each) => each.consumer || "no consumer" },
       { name: "For", number: true, cell: (each) => duration(each.ageMs ?? undefined) },
       { name: "Sent", number: true, title: "number of deliveries", cell: (each) => number(each.deliveryCount) },
       { name: "Size", number: true, cell: (each) => bytes(each.size ?? undefined) },
@@ -68,7 +68,7 @@ export function unackedSection(topic, base, rights, signal) {
       ...(properties.checked ? [{ name: "Properties", cell: (each) => Object.entries(each.properties || {}).map(([name, value]) => `${name}=${value}`).join(", ") || "–" }] : []),
       { name: "", cell: (each) => messageActions(base, each, rights, list.load) },
     ], answer.messages, { none: "No unacknowledged messages match these filters." }),
-    "This subscription does not have this list now.", signal);
+    "This subscription has no list of unacknowledged messages now.", signal);
   const form = h("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); list.again(); } },
     field("Consumer", consumer), field("Key", key), field("Hash", hash), field("Held for", age),
     h("label", { class: "check" }, properties, " properties"), h("button", { type: "submit" }, "Show"));
@@ -87,7 +87,7 @@ export function unackedSection(topic, base, rights, signal) {
 function messageActions(base, each, rights, done) {
   return h("span", { class: "actions" },
     actionButton({ text: "Redeliver", method: "POST", path: messagePath(base, each.messageId, "/redeliver"),
-      why: `${each.consumer || "No consumer"} has received it; it is redelivered immediately.` }, rights, done),
+      why: `${each.consumer ? `Consumer ${each.consumer}` : "No consumer"} has the message; the broker redelivers the message immediately.` }, rights, done),
     actionButton({ text: "Acknowledge", severity: "irreversible", method: "POST", path: messagePath(base, each.messageId, "/acknowledge"),
       why: "The message counts as processed. No consumer of this subscription receives it again." }, rights, done));
 }
@@ -101,7 +101,7 @@ export function delayedSection(topic, base, rights, signal) {
     { name: "", cell: (each) => h("span", { class: "actions" },
       actionButton({ text: "Deliver now", method: "DELETE", path: messagePath(base, each.messageId, "/delay") }, rights, list.load),
       actionButton({ text: "Ten minutes later", method: "PUT", path: messagePath(base, each.messageId, "/delay"), body: { deliverAt: each.deliverAt + TEN_MINUTES_MS } }, rights, list.load)) },
-  ], answer.messages, { none: "No delayed messages." }), "This subscription does not have this list.", signal);
+  ], answer.messages, { none: "No delayed messages." }), "This subscription has no list of delayed messages.", signal);
   list.load();
   return section("Delayed messages", list.found);
 }
@@ -109,17 +109,17 @@ export function delayedSection(topic, base, rights, signal) {
 /** Acknowledged ranges after unacknowledged messages, and the ledgers that these retain. */
 export function holesSection(topic, holes) {
   const { oldestUnacked: oldest, held, acknowledgedBehind: behind } = holes;
-  return section("Holes",
+  return section("Acknowledgement gaps",
     facts([
       ["Acknowledged up to", h("code", {}, holes.markDeletePosition)],
       ["Oldest unacknowledged", oldest ? messageLink(topic, oldest.messageId) : "none"],
-      oldest && ["Its age", duration(oldest.ageMs ?? undefined)],
-      held && ["Keeps", `${plural(held.ledgers, "ledger")}, ${bytes(held.bytes)}`],
+      oldest && ["Age", duration(oldest.ageMs ?? undefined)],
+      held && ["Retains", `${plural(held.ledgers, "ledger")}, ${bytes(held.bytes)}`],
     ]),
     held && held.reasons && held.reasons.length > 0 && h("p", { class: "note" }, "Ledgers are retained by: ", held.reasons.map((each, index) => [index ? "; " : "",
       each.kind, each.name ? [" ", h("code", {}, each.name)] : "", ` (${plural(each.ledgers, "ledger")}, ${bytes(each.bytes)})`]),
     held.moreReasons ? `; and ${number(held.moreReasons)} more` : ""),
-    behind && behind.length > 0 && h("details", { "data-keep": "holes" }, h("summary", {}, `${plural(behind.length, "range")} acknowledged behind it${holes.more ? " and more" : ""}`),
+    behind && behind.length > 0 && h("details", { "data-keep": "holes" }, h("summary", {}, `${plural(behind.length, "range")} acknowledged after the oldest unacknowledged message${holes.more ? " and more" : ""}`),
       table("Acknowledged ranges", [
         { name: "From", cell: (each) => each.from }, { name: "To", cell: (each) => each.to },
         { name: "Entries", number: true, cell: (each) => number(each.entries) },

@@ -132,7 +132,7 @@ def log_of(database: Path) -> Path:
 
 
 def parked_log(log: Path) -> Path:
-    """Return the file name of the database's log while the database is closed."""
+    """Return the name that the log has while its database is being closed, so that SQLite does not remove the log."""
     return log.with_name(log.name + ".aside")
 
 
@@ -141,8 +141,8 @@ def lacks_space(error: BaseException) -> bool:
 
 
 def failure_text(error: BaseException) -> str:
-    """Return the error text for a database that cannot be opened. A full disk is named, which SQLite reports as an I/O
-    error.
+    """Return the error text for a database that cannot be opened. For a full disk, which SQLite may report as an I/O
+    error, the text says so.
     """
     return f"the disk is full ({error}): free space, and start again" if lacks_space(error) else str(error)
 
@@ -175,8 +175,8 @@ def page_damage(connection: sqlite3.Connection, *, max_findings: int = 1, with_i
 
 
 def empty_log(connection: sqlite3.Connection) -> str:
-    """Copy the log into the database file and empty it. Return "", or the reason why the log is kept, which loses
-    nothing.
+    """Copy the log into the database file and empty it. Return "" or, if this fails, the reason. The log is then kept,
+    and nothing is lost.
     """
     try:
         ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -87,7 +87,10 @@ class _CompletionRing:
         fields = memoryview((ctypes.c_char * self._HEADER_BYTES).from_address(address)).cast("B").cast("I")
         known = (self._MAGIC_NUMBER, 0, self._HEADER_BYTES)
         if (fields[self._MAGIC], fields[self._INCOMPATIBLE], fields[self._HEADER_LENGTH]) != known:
-            raise OSError(errno.ENOSYS, "the kernel does not share the ring of completions")
+            raise OSError(
+                errno.ENOSYS,
+                "the kernel does not support asynchronous IO with a shared ring of completed requests (io_setup)",
+            )
         self._fields = fields
         self._count = fields[self._COUNT]
         size_bytes = self._HEADER_BYTES + self._count * self._EVENT_BYTES

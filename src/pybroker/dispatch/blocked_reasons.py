@@ -13,7 +13,7 @@ class BlockedReason(Enum):
     CONSUMERS = "no consumer can receive an entry"
     STARTING = "a new active consumer waits for the end of the failover delay"
     NO_PERMITS = (
-        "no consumer has permits: clients request more messages when they have processed those in their receiver queues"
+        "no consumer has permits: clients request more messages when they have processed the messages in their queues"
     )
     CONNECTION_FULL = "the consumers with permits do not read from their connections"
     UNACKED_CONSUMER = "consumers have reached their limit of unacknowledged messages"

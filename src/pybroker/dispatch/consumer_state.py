@@ -124,7 +124,9 @@ class ConsumerState:
         return was_blocked and not self.blocked
 
     def release(self, message_count: int) -> bool:
-        """Subtract acknowledged messages from the unacknowledged messages. Return True if this unblocked the consumer."""
+        """Subtract acknowledged messages from the unacknowledged messages. Return True if this unblocked the consumer,
+        which happens at half of its limit.
+        """
         self.unacked_messages -= message_count
         assert self.unacked_messages >= 0, "more acknowledged than delivered"
         if self.blocked and self.unacked_messages <= self.max_unacked_messages // 2:
@@ -135,8 +137,8 @@ class ConsumerState:
     def take_back(self, message_count: int) -> None:
         """Subtract messages that are returned for redelivery from the unacknowledged messages.
 
-        A blocked consumer continues as soon as it is below the limit, not at half of it: otherwise a consumer that must
-        receive exactly these messages again would stay blocked.
+        Unlike `release`, unblock the consumer as soon as it is below its limit: a consumer that must receive exactly
+        these messages again would otherwise stay blocked.
         """
         self.release(message_count)
         self.redelivered_messages += message_count

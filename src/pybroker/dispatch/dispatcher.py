@@ -44,9 +44,9 @@ from pybroker.model.position import Position
 
 
 class ReadPlan:
-    """A read that the dispatcher requests from the subscription: of the positions in `replay` (ascending); or, with
-    `scan`, of entries from that position up to the cursor's read position; or else of up to `max_entries` entries from
-    the cursor's read position.
+    """A read that the dispatcher requests from the subscription. With `replay`: of the entries at these positions
+    (ascending). With `scan`: of the entries from this position up to the cursor's read position. With neither: of up to
+    `max_entries` entries from the cursor's read position.
     """
 
     __slots__ = ("epoch", "max_bytes", "max_entries", "replay", "scan")
@@ -262,14 +262,14 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Add a connected consumer, which has no permits yet. Raises ConsumerBusy if the consumer is refused; the
-        dispatcher is then unchanged.
+        """Add a connected consumer, which has no permits yet. Return the actions that the subscription must carry out.
+        Raises ConsumerBusy if the consumer is refused; the dispatcher is then unchanged.
         """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove a consumer that disconnects. Its unacknowledged entries go to other consumers, or to the next consumer
-        that connects.
+        """Remove a consumer that disconnects. Return the actions that the subscription must carry out. The
+        unacknowledged entries of the consumer go to other consumers, or to the next consumer that connects.
         """
 
     @abstractmethod
@@ -300,8 +300,8 @@ class Dispatcher(ABC):
         """Report that the read for `plan` did not return all entries. The dispatcher plans the missing entries again."""
 
     def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
-        """Return the `replay` positions of a plan of which nothing was delivered, so that the dispatcher plans these
-        positions again. `key_hashes`: one for each position, if the type needs key hashes.
+        """Report that no entry of a plan with `replay` was delivered. The dispatcher plans these positions again.
+        `key_hashes`: the key hash at each position, if the dispatcher needs key hashes.
         """
         self.give_back(plan)
 
@@ -315,13 +315,13 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def acked_partly(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Record that messages of a batch were acknowledged, also by open transactions. `unacked_messages`: the number
-        of its other messages. Return True if this may unblock dispatch.
+        """Record that some messages of a batch were acknowledged, also by open transactions. `unacked_messages`: the
+        number of messages of the batch that are still unacknowledged. Return True if this may unblock dispatch.
         """
 
     def set_unacked(self, ledger_id: int, entry_ids: Sequence[int], unacked_messages: int) -> bool:
-        """Set the number of unacknowledged messages of each of these entries; 0 is allowed. The entries stay pending
-        acks of their consumer. Return True if this may unblock dispatch.
+        """Call `acked_partly` for several entries with the same number of unacknowledged messages. With 0, the entries
+        remain pending acks of their consumer. Return True if this may unblock dispatch.
         """
         can_move = False
         for entry_id in entry_ids:
@@ -336,8 +336,8 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Return the entries at `positions` from `consumer` for redelivery; None returns all its unacknowledged
-        entries.
+        """Redeliver the entries at `positions` that `consumer` has not acknowledged; None: all its unacknowledged
+        entries. Return the actions that the subscription must carry out.
         """
 
     @abstractmethod

@@ -1,5 +1,5 @@
 """Draining hashes: key hashes that moved to a new consumer while the previous consumer has unacknowledged entries of
-them (PIP-379). Until it has none left, no other consumer receives entries of the hash.
+them (PIP-379). Until the previous consumer has none left, no other consumer receives entries of the hash.
 
 A hash is free when its number of unacknowledged entries is zero; the number of messages is for display.
 
@@ -84,8 +84,9 @@ class DrainingHashes:
         self._add_messages(sticky_hash, 0 if unacked_messages is None else unacked_messages - unacked_entries)
 
     def blocks(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether an entry of this hash must not be sent to `consumer`, its new owner, because the hash drains.
-        Then count a blocked attempt.
+        """Return whether an entry of this hash must not be sent to `consumer`, its new owner, because the hash drains
+        at another consumer. If so, count a blocked attempt. If the hash drains at `consumer`, which owns it again, it
+        stops draining.
         """
         held = self._by_hash.get(sticky_hash)
         if held is None:
@@ -106,8 +107,8 @@ class DrainingHashes:
         return None if held is None else held[0]
 
     def delivered(self, consumer: ConsumerState, sticky_hash: int, message_count: int = 1) -> None:
-        """Count one more unacknowledged entry at `consumer`, at which the hash drains: another chunk of a message of
-        which the consumer has chunks.
+        """Count one more unacknowledged entry of a draining hash at `consumer`, its previous owner: a further chunk of
+        a message of which the consumer has already received chunks.
         """
         held = self._by_hash.get(sticky_hash)
         if held is not None:
@@ -151,7 +152,7 @@ class DrainingHashes:
         return listed
 
     def clear(self) -> None:
-        """Remove all hashes, because no entry is unacknowledged. The totals stay."""
+        """Remove all hashes, because no entry is unacknowledged. The counter `cleared_total` is not reset."""
         self._by_hash = {}
         self._alike = {}
         self._blocked_attempts = {}

@@ -25,7 +25,9 @@ _RING_POINTS = 100
 
 
 class FailoverDispatcher(SingleActiveDispatcher):
-    """Invariant: between a change of the active consumer and `start()`, nothing is read."""
+    """Dispatcher of one Failover subscription. Invariant: between a change of the active consumer and `start()`,
+    nothing is read.
+    """
 
     kind = "Failover"
 

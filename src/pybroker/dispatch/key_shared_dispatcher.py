@@ -19,6 +19,7 @@ If a hash moves while a consumer has some chunks of a large message, it stays th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Sequence
 from heapq import nlargest
 
@@ -167,8 +168,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Add the consumer and assign key hashes to it. Raises ConsumerBusy if its mode or out-of-order flag differs
-        from the connected consumers', ConsumerAssignError for invalid hash ranges.
+        """Add the consumer and assign key hashes to it. Return the actions that the subscription must carry out. Raises
+        ConsumerBusy if the consumer requests another mode or out-of-order flag than the connected consumers,
+        ConsumerAssignError for invalid hash ranges.
         """
         assert consumer not in self.consumers, "consumer attached twice"
         losers = self.owners.add(consumer, is_first=not self.consumers)
@@ -181,8 +183,9 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=self._can_move())
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove the consumer. Its unacknowledged entries go to the new owners of its hashes; the other consumers keep
-        theirs. When the last consumer leaves, only the redelivery counts are kept.
+        """Remove the consumer. Return the actions that the subscription must carry out. The consumer's unacknowledged
+        entries go to the new owners of its hashes; the unacknowledged entries of other consumers stay with these
+        consumers. When the last consumer leaves, only the redelivery counts are kept.
         """
         self.owners.remove(consumer)
         self.consumers.remove(consumer)
@@ -399,6 +402,12 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         owner = self.owners.selector.owner
         draining = self.draining or None
         held_back = self._held_back
+        if draining is None and not (
+            held_back or self._replay or self._parked or self._kept.by_hash or self._limits or run.chunks
+        ):
+            usual = self._all_to_owners(sticky_hashes, unacked_counts)
+            if usual is not None:
+                return usual, []
         chosen: dict[ConsumerState, list[int]] = {}
         budgets: dict[ConsumerState, int] = {}
         kept: list[int] = []
@@ -438,6 +447,23 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             kept.append(index)
             held_back.add(sticky_hash)
         return {consumer: indexes for consumer, indexes in chosen.items() if indexes}, kept
+
+    def _all_to_owners(
+        self, sticky_hashes: list[int], unacked_counts: list[int]
+    ) -> dict[ConsumerState, list[int]] | None:
+        """Return the indexes of the entries by the owner of their hashes; None if an owner cannot take all its entries."""
+        if self.blocked or 0 < self._max_unacked_messages <= self.unacked_messages + sum(unacked_counts):
+            return None
+        chosen: defaultdict[ConsumerState, list[int]] = defaultdict(list)
+        for index, consumer in enumerate(map(self.owners.selector.owner, sticky_hashes)):
+            if consumer is None:
+                return None
+            chosen[consumer].append(index)
+        for consumer, indexes in chosen.items():
+            message_count = sum([unacked_counts[index] for index in indexes])
+            if not consumer.can_take() or message_count > self._message_budget(consumer):
+                return None
+        return chosen
 
     def _next_replay(self, able: list[ConsumerState]) -> list[Position]:
         """Return the first ready entries, ascending. Each call starts with a different consumer."""
@@ -482,7 +508,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         self._replay.check_invariants()
         self._parked.check_invariants()
         for position, sticky_hash in self._replay:
-            assert not self._parked.covers(sticky_hash, position), "an entry is listed and set aside"
+            assert not self._parked.covers(sticky_hash, position), "an entry is both in the replay set and parked"
         holders: dict[int, dict[ConsumerState, int]] = {}
         messages: dict[int, int] = {}
         for _, _, consumer, message_count, sticky_hash in self._pending:
@@ -492,7 +518,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
         assert not self.draining.freed
         for sticky_hash, draining in self.draining:
             held = holders[sticky_hash][draining.consumer]
-            assert held == draining.unacked_entries, "a draining hash is not counted right"
+            assert held == draining.unacked_entries, "a draining hash has a wrong count of entries"
             assert len(holders[sticky_hash]) > 1 or messages[sticky_hash] == draining.unacked_messages
         if self.owners.allows_out_of_order_delivery:
             return
@@ -501,7 +527,7 @@ class KeySharedDispatcher(MultiConsumerDispatcher):
             assert len(counts) == 1, "a hash is unacknowledged at two consumers"
             (holder,) = counts
             assert holder is self.owners.selector.owner(sticky_hash) or sticky_hash in listed, (
-                "a moved hash does not drain"
+                "a hash with another owner is not in the draining hashes"
             )
 
     # --- consumers of entries ----------------------------------------------------------------------------------------

@@ -162,13 +162,17 @@ class MultiConsumerDispatcher(Dispatcher):
     def check_invariants(self) -> None:
         held: dict[int, int] = {}
         for ledger_id, entry_id, consumer, message_count, _ in self._pending:
-            assert consumer in self.consumers, "an entry is held by a consumer that left"
-            assert message_count >= 0, "an entry with less than no unacknowledged messages is held"
-            assert Position(ledger_id, entry_id) not in self._replay, "a held entry waits in the replay set"
+            assert consumer in self.consumers, "an entry in pending acks belongs to a consumer that has left"
+            assert message_count >= 0, "an entry in pending acks has a negative number of messages"
+            assert Position(ledger_id, entry_id) not in self._replay, (
+                "an entry in pending acks is also in the replay set"
+            )
             held[id(consumer)] = held.get(id(consumer), 0) + message_count
         assert self.unacked_messages == self._pending.total_messages == sum(held.values())
         for consumer in self.consumers:
-            assert consumer.unacked_messages == held.get(id(consumer), 0), "a consumer's count is not what it holds"
+            assert consumer.unacked_messages == held.get(id(consumer), 0), (
+                "a consumer's count differs from its pending acks"
+            )
             _check_blocked(consumer.blocked, consumer.unacked_messages, consumer.max_unacked_messages)
         _check_blocked(self.blocked, self.unacked_messages, self._max_unacked_messages)
         self._pending.check_invariants()

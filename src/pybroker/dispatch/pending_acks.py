@@ -152,8 +152,9 @@ class PendingAcks:
         return unblocked
 
     def lower(self, ledger_id: int, entry_id: int, unacked_messages: int) -> bool:
-        """Lower the number of unacknowledged messages of an entry. It is 0 while open transactions have acknowledged
-        the rest. A higher number than the present one is ignored. Return True if this unblocked a consumer.
+        """Lower the number of unacknowledged messages of an entry to `unacked_messages`; a number that is not lower is
+        ignored. With 0, the entry stays a pending ack, because open transactions may return its messages. Return True
+        if this unblocked a consumer.
         """
         holds = self._by_ledger.get(ledger_id)
         hold = None if holds is None else holds.get(entry_id)
@@ -273,7 +274,7 @@ class PendingAcks:
             held.setdefault(consumer, {}).setdefault(ledger_id, set()).add(entry_id)
         for consumer in {*held, *self._logs}:
             by_log = {ledger_id: set(entry_ids) for ledger_id, entry_ids in self.held_by(consumer).items()}
-            assert by_log == held.get(consumer, {}), "a consumer's log is not what it holds"
+            assert by_log == held.get(consumer, {}), "a consumer's log differs from its pending acks"
 
     def _cut_log(self, consumer: ConsumerState, log: list[tuple[int, Sequence[int], int]]) -> None:
         by_ledger = self._by_ledger

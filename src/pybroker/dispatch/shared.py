@@ -102,8 +102,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         return Redelivery(rewind=False, wake=False)
 
     def remove_consumer(self, consumer: ConsumerState) -> Redelivery:
-        """Remove the consumer. Its unacknowledged entries go to other consumers immediately. When the last consumer
-        leaves, only the redelivery counts are kept.
+        """Remove the consumer. Return the actions that the subscription must carry out. The unacknowledged entries of
+        the consumer go to other consumers immediately. When the last consumer leaves, only the redelivery counts are
+        kept.
         """
         self._take_back_all(consumer)
         self._forget_consumer(consumer)
@@ -268,7 +269,9 @@ class SharedDispatcher(MultiConsumerDispatcher):
         super().check_invariants()
         self._replay.check_invariants()
         self._parked.check_invariants()
-        assert all(consumer in self.consumers for consumer in self._parked), "set aside for one that left"
+        assert all(consumer in self.consumers for consumer in self._parked), (
+            "an entry is parked for a consumer that has left"
+        )
         self._levels.check_invariants(self.consumers)
 
     def _add_to_replay(self, ledger_id: int, entry_ids: Sequence[int], sticky_hashes: Sequence[int]) -> None:

@@ -58,8 +58,8 @@ class BoundReplay(Waiting):
         return 0 if bound is None else _size_bytes(bound)
 
     def bound_since_ms(self, consumer: ConsumerState) -> int | None:
-        """Return since when chunks wait for this consumer without interruption, on the subscription's clock; None if
-        none wait.
+        """Return the time since which chunks wait for this consumer without interruption, in milliseconds since 1970;
+        None if none wait.
         """
         return self._since_ms.get(consumer)
 

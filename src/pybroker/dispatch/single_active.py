@@ -135,8 +135,8 @@ class SingleActiveDispatcher(Dispatcher):
         return False
 
     def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> Redelivery:
-        """Redeliver all unacknowledged entries, whatever the `positions`, because redelivery of single entries would
-        break the order.
+        """Redeliver all unacknowledged entries, not only those at `positions`, because redelivery of single entries
+        would break the order. Return the actions that the subscription must carry out.
         """
         if consumer is not self._active:
             return Redelivery(rewind=False, wake=False)
@@ -144,8 +144,8 @@ class SingleActiveDispatcher(Dispatcher):
         return Redelivery(rewind=True, wake=self._can_move())
 
     def take_back(self, groups: Sequence[tuple[int, Sequence[int]]]) -> Redelivery:
-        """Redeliver all unacknowledged entries, whatever the `groups`, because redelivery of single entries would break
-        the order.
+        """Redeliver all unacknowledged entries, not only those of `groups` (ledger id, entry ids), because redelivery
+        of single entries would break the order. Return the actions that the subscription must carry out.
         """
         active = self._active
         return Redelivery(rewind=False, wake=False) if active is None else self.redeliver(active, None)
@@ -189,7 +189,8 @@ class SingleActiveDispatcher(Dispatcher):
 
 
 class ExclusiveDispatcher(SingleActiveDispatcher):
-    """A dispatcher of at most one consumer, which may request hash ranges only, as readers do that share a topic.
+    """A dispatcher of at most one consumer, which can request entries of some hash ranges only. Readers use this to
+    share a topic.
 
     Entries of other hashes are skipped and stay unacknowledged.
     """

@@ -33,7 +33,9 @@ class InOrderView(Protocol):
         """The hash ranges of the active consumer; entries of other hashes are skipped. None without ranges."""
 
     def delivered_ms(self, position: Position) -> int | None:
-        """Return the approximate time in milliseconds since 1970 at which the entry at `position` was delivered."""
+        """Return the approximate time in milliseconds since 1970 at which the entry at `position` was delivered; None
+        if it is unknown.
+        """
 
     def first_delivered_after(self, time_ms: int) -> Position | None: ...
 
@@ -92,7 +94,9 @@ class KeyOrderView(IndividualView, Protocol):
 
     @property
     def newcomers_wait_at(self) -> Mapping[ConsumerState, Position]:
-        """The new consumers in classic mode, each with the position before which it receives entries."""
+        """In classic mode (as before Pulsar 4.0), the position before which each consumer of `recently_joined` may
+        receive entries: the lowest position in `recently_joined`, the same for each of them. Empty in other modes.
+        """
 
     @property
     def look_ahead_entry_limit(self) -> int | None:
@@ -101,7 +105,9 @@ class KeyOrderView(IndividualView, Protocol):
         """
 
     def recently_joined(self) -> list[tuple[ConsumerState, Position]]:
-        """Return the new consumers in classic mode, each with the position before which it receives entries."""
+        """In classic mode (as before Pulsar 4.0), return the new consumers, each with the cursor's read position when
+        it joined. A consumer is new until all entries before this position are acknowledged. Empty in other modes.
+        """
 
     def place(self, sticky_hash: int) -> ConsumerState | None:
         """Return the consumer that may receive entries of this sticky key hash; None while the hash drains or has no

@@ -147,7 +147,9 @@ class EmbeddedBroker:
     def broker(self) -> Broker:
         """Return the running broker. Raises NotRunning."""
         if self._running is None:
-            raise NotRunning("the embedded broker is not running: call restart(), or create a new one if it was closed")
+            raise NotRunning(
+                "the embedded broker is not running: call restart(), or create a new embedded broker if this broker was closed"
+            )
         return self._running
 
     # --- start and end -----------------------------------------------------------------------------------------------
@@ -319,7 +321,9 @@ def configuration(directory: str | Path | None, settings: dict[str, object]) -> 
     if (config.ledger_store == "memory") != (config.metadata_store == "memory"):
         raise ConfigError("ledgerStore and metadataStore must both be in memory, or both in the data directory")
     if config.ledger_store != "memory" and directory is None:
-        raise ConfigError("an embedded broker whose stores are not in memory needs a directory: call embed(directory)")
+        raise ConfigError(
+            "an embedded broker with stores that are not in memory needs a directory: call embed(directory)"
+        )
     return config
 
 

@@ -48,7 +48,7 @@ _REFUSABLE = (
 
 
 class Line(Protocol):
-    """The interface of a client's connection for faults."""
+    """A client's connection, as far as faults need it."""
 
     def topics(self) -> Iterable[str]: ...
 
@@ -69,7 +69,9 @@ class Line(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Whom:
-    """A selection of connections: all values that are set must match. Without values all connections match."""
+    """A selection of connections: those with a producer or consumer on `topic`, and with a producer name, consumer name
+    or client version that contains `name`. None matches every connection.
+    """
 
     topic: str | None = None
     name: str | None = None
@@ -118,7 +120,7 @@ class Aim:
     whom: Whom
     call: str
     what: str
-    """Plural noun of the selected objects, for the warning."""
+    """Singular noun of the selected objects, for the warning."""
     has_happened: bool = False
     missed: list[str] = field(default_factory=list)
     """Topics of commands that did not match."""
@@ -139,8 +141,12 @@ class Aim:
         told = "".join(
             f", {name} {value}" for name, value in (("topic", self.whom.topic), ("name", self.whom.name)) if value
         )
-        others = f"There were some of {', '.join(self.missed)}." if self.missed else "There were none at all."
-        return f"The fault {self.call}{told} never happened: it met no {self.what}. {others}"
+        others = (
+            f"Topics that had a {self.what}: {', '.join(self.missed)}."
+            if self.missed
+            else f"No topic had a {self.what}."
+        )
+        return f"The fault {self.call}{told} never happened: no {self.what} matched it. {others}"
 
 
 class Fault:
@@ -179,7 +185,7 @@ class Refusal:
 
 @dataclass(eq=False, slots=True)
 class ReceiptFault:
-    """Sends the next `left` receipts `copies` times, `delay_s` later."""
+    """Sends each of the next `left` receipts (None: every receipt) `copies` times, after a delay of `delay_s`."""
 
     copies: int
     delay_s: float
@@ -189,7 +195,7 @@ class ReceiptFault:
 
 @dataclass(eq=False, slots=True)
 class Slowness:
-    """Sends a consumer one entry in `seconds_each` seconds."""
+    """Sends a consumer at most one entry every `seconds_each` seconds."""
 
     seconds_each: float
     aim: Aim
@@ -200,7 +206,9 @@ Aimed = TypeVar("Aimed", Refusal, ReceiptFault, Slowness)
 
 
 class Faults:
-    """The active faults of a broker. With `run`, its methods may be called from any thread."""
+    """The active faults of a broker. The methods that create or end faults may be called from any thread; they run on
+    the broker's event loop.
+    """
 
     def __init__(
         self, fullness: Fullness, lines: Callable[[], list[Line]], run: Callable[[Callable[[], T]], T]
@@ -217,8 +225,10 @@ class Faults:
     # --- creation of faults --------------------------------------------------------------------------------------------
 
     def drop_connections(self, topic: str | None = None, name: str | None = None) -> int:
-        """Close the connections of clients that produce to or consume from `topic`, or that have a producer, consumer,
-        or client named `name`; without either, all. Return their number. Clients reconnect by themselves.
+        """Close connections, and return their number. Clients reconnect by themselves.
+
+        `topic`: only connections with a producer or consumer on this topic. `name`: only connections with a producer
+        name, consumer name or client version that contains `name`. Without both, all connections are closed.
         """
         whom = Whom.of(topic, name)
 
@@ -233,7 +243,9 @@ class Faults:
         return dropped
 
     def stall_connections(self, topic: str | None = None, name: str | None = None) -> Fault:
-        """Stop reading and writing on these connections, which stay open, as when a network loses all packets."""
+        """Stop reading and writing on connections, which stay open, as when a network loses all packets. `topic` and
+        `name` select the connections as in `drop_connections`.
+        """
         aim = Aim(Whom.of(topic, name), "stall_connections", "connection")
         stalled: list[Line] = []
 
@@ -261,16 +273,17 @@ class Faults:
         name: str | None = None,
     ) -> Fault:
         """Answer the next `count` commands of a kind, such as `PRODUCER`, `SUBSCRIBE`, `LOOKUP`, `SEND` or `ACK`, with
-        `error`, a ServerError of the protocol. `topic`: only commands for this topic. Raises ValueError for unknown
-        names.
+        `error`, a ServerError of the protocol. `topic`: only commands for this topic. `name`: only on connections with
+        a producer name, consumer name or client version that contains `name`. Raises ValueError for an unknown command
+        or error.
         """
         types = frozenset({_command_type(command)})
-        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "such command")
+        aim = Aim(Whom.of(topic, name), f"refuse({command.upper()})", "command")
         refusal = Refusal(types, _error_class(error)(message), count, aim)
         return self._in_force(self._refusals, refusal, _nothing)
 
     def lose_receipts(self, count: int = 1, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Store the next `count` messages without sending receipts."""
+        """Store the next `count` messages without sending receipts. `topic` and `name` as in `delay_receipts`."""
         aim = Aim(Whom.of(topic, name), "lose_receipts", "receipt")
         return self._in_force(self._receipts, ReceiptFault(0, 0, count, aim), _nothing)
 
@@ -279,8 +292,9 @@ class Faults:
         return self._in_force(self._receipts, ReceiptFault(2, 0, count, aim), _nothing)
 
     def delay_receipts(self, seconds: float, *, topic: str | None = None, name: str | None = None) -> Fault:
-        """Send each receipt `seconds` later, by the broker's clock. `undo` sends the delayed receipts. `topic`, `name`:
-        only receipts of this topic, and of the producer with this name; None for all.
+        """Send each receipt `seconds` later, by the broker's clock. `undo` sends the delayed receipts. `topic`: only
+        receipts for this topic. `name`: only on connections with a producer name, consumer name or client version that
+        contains `name`.
         """
         fault = ReceiptFault(1, seconds, None, Aim(Whom.of(topic, name), "delay_receipts", "receipt"))
         return self._in_force(self._receipts, fault, lambda line: line.hurry_receipts())
@@ -293,7 +307,10 @@ class Faults:
         subscription: str | None = None,
         name: str | None = None,
     ) -> Fault:
-        """Send consumers one entry (a message or a batch) per `seconds_each` seconds of the broker's clock."""
+        """Send consumers one entry (a message or a batch) every `seconds_each` seconds of the broker's clock. `topic`
+        and `subscription`: only deliveries from them. `name`: only on connections with a producer name, consumer name
+        or client version that contains `name`.
+        """
         fault = Slowness(seconds_each, Aim(Whom.of(topic, name), "slow_consumer", "delivery"), subscription)
         return self._in_force(self._slow, fault, lambda line: line.hurry_messages())
 
@@ -422,6 +439,6 @@ def _error_class(error: str | type[BrokerError]) -> type[BrokerError]:
         return named[error]
     if not (isinstance(error, type) and issubclass(error, BrokerError)):
         raise ValueError(
-            f"{error!r} is no ServerError: use its name, such as ServiceNotReady, or a subclass of BrokerError"
+            f"{error!r} is not a ServerError: use the name of an error, such as ServiceNotReady, or a subclass of BrokerError"
         )
     return error

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 from pybroker.broker.publishing.publish_checks import rows
 from pybroker.dispatch.dispatcher import Delivery
@@ -34,7 +34,7 @@ _HOLD_STALLED = 1 << 16  # an additional reason not to read from the socket
 _SEND = pb.BaseCommand.SEND
 _ACK = pb.BaseCommand.ACK
 
-T = TypeVar("T")
+Received = TypeVarTuple("Received")
 
 
 class EmbeddedConnection(Connection, Line):
@@ -113,11 +113,11 @@ class EmbeddedConnection(Connection, Line):
         else:
             self.send(_refused(command, handler.field, handler.request_id(command), refusal))
 
-    def _take(self, decode: Callable[[T], list[Event]], received: T) -> None:
+    def _take(self, decode: Callable[[*Received], list[Event]], *received: *Received) -> None:
         if self._clock.added_ms and not self._is_again:
-            super()._take(lambda data: [self._moved(event) for event in decode(data)], received)
+            super()._take(lambda *data: [self._moved(event) for event in decode(*data)], *received)
         else:
-            super()._take(decode, received)
+            super()._take(decode, *received)
 
     def _take_deferred(self) -> None:
         self._is_again = True  # its time was changed when it arrived
@@ -251,8 +251,8 @@ def _refused(command: pb.BaseCommand, field: str, request_id: int, refusal: Brok
 
 
 def moved(entry: bytes, added_ms: int) -> bytes:
-    """Return `entry` with the client's times moved by `added_ms` milliseconds. An invalid entry is returned unchanged;
-    the broker rejects it later.
+    """Return `entry` with its publish time and delivery time, which the client has set, moved by `added_ms`
+    milliseconds. An invalid entry is returned unchanged; the broker rejects it later.
     """
     try:
         metadata, payload = split_entry(entry)

@@ -117,8 +117,8 @@ class BrokerThread:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the broker's event loop and return its result. Raises NotRunning if the event loop has
-        ended.
+        """Run `work` on the broker's event loop and return its result. Raises NotRunning if the event loop has ended,
+        TimeoutError after `CALL_TIMEOUT_S` seconds.
         """
         try:
             waiting = asyncio.run_coroutine_threadsafe(work, self._require_loop())

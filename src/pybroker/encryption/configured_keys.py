@@ -17,7 +17,7 @@ FILES = "files"
 
 
 def configured_key_reader(config: BrokerConfig) -> CryptoKeyReader | None:
-    """Return the configured key reader, or None. Raises ConfigError."""
+    """Return the configured key reader; None if no class is configured. Raises ConfigError."""
     name = config.crypto_key_reader_factory_class_name
     if not name:
         return None

@@ -25,8 +25,8 @@ class PublicKey(NamedTuple):
 
 
 class CryptoKeyReader(ABC):
-    """Base class of key readers. The methods run in a thread, one call at a time, so they may block for a moment. The broker
-    calls them from `cryptoKeyReaderFactoryClassName`.
+    """Base class of key readers. The broker uses the subclass that `cryptoKeyReaderFactoryClassName` names. It calls
+    the methods in a thread, one call at a time, so they may block for a moment.
     """
 
     @classmethod

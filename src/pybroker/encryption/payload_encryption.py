@@ -64,7 +64,7 @@ class PrivateKeyFiles:
 
 
 class SealedKey(NamedTuple):
-    """A data key that is encrypted by a public key."""
+    """A data key, encrypted with the public key `name`."""
 
     name: str
     value: bytes
@@ -87,7 +87,7 @@ class PayloadEncryptor:
 
     @property
     def overhead_bytes(self) -> int:
-        """The approximate size of what encryption adds to an entry."""
+        """The approximate number of bytes that encryption adds to an entry."""
         keys_bytes = sum(
             len(key.name.encode())
             + len(key.value)
@@ -128,7 +128,9 @@ def _public_key(name: str, pem: bytes) -> RSAPublicKey | EllipticCurvePublicKey:
 
 
 class Decryptor:
-    """Decrypts payloads and caches the decrypted data keys. Not for several threads, except `open`."""
+    """Decrypts payloads and caches the decrypted data keys. Not thread-safe, but `open` may run in one other thread,
+    because it does not use the cache of data keys.
+    """
 
     def __init__(self, private_keys: PrivateKeys) -> None:
         self._private_keys = private_keys
@@ -161,7 +163,7 @@ class Decryptor:
         )
 
     def cached(self, keys: Sequence[pb.EncryptionKeys]) -> list[AESGCM]:
-        """Return the cached data keys of a message."""
+        """Return the data keys of a message that are in the cache. `keys`: the encrypted data keys in its metadata."""
         found = (self._cached(key) for key in keys[:MAX_KEYS_TRIED])
         return [data_key for data_key in found if data_key is not None]
 
@@ -173,14 +175,15 @@ class Decryptor:
         return known
 
     def keep(self, key: pb.EncryptionKeys, data_key: AESGCM) -> None:
-        """Add a data key to the cache."""
+        """Add a data key to the cache. `key` is its encrypted form, `data_key` the result of `open`."""
         self._data_keys[_digest(key)] = data_key
         if len(self._data_keys) > MAX_DATA_KEYS:
             self._data_keys.popitem(last=False)
 
     def open(self, key: pb.EncryptionKeys) -> AESGCM | None:
-        """Decrypt a data key; None if there is no matching private key. Slow: about a millisecond, and a call of the key
-        reader. Raises CannotDecrypt if the private key cannot be used. One thread at a time may call this method.
+        """Decrypt a data key; None if no private key matches. Raises CannotDecrypt if the private key cannot be used.
+
+        Slow: takes about a millisecond, and calls the key reader. One thread at a time may call this method.
         """
         pem = self._private_pem(key)
         private = None if pem is None else self._private_key(key.key, pem)

@@ -100,7 +100,7 @@ def steps_between(present: pa.Schema, wanted: pa.Schema, renames: dict[str, str]
 
 
 def apart(name: str, kind: pa.DataType) -> str:
-    """Return the name of an additional column for values of type `kind` that column `name` cannot store:
+    """Return the name of an additional column for values of type `kind` that column `name` cannot store, such as
     `count__string`.
     """
     return f"{name}__{re.sub('[^0-9a-zA-Z]+', '_', str(kind)).strip('_')[:MAX_TYPE_LENGTH]}"
@@ -159,8 +159,8 @@ def _part_changes(path: str, old: pa.DataType, new: pa.DataType, problems: list[
 
 
 def same_type(old: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether a table stores both types alike. Offset sizes, names of nested fields, and metadata do not
-    matter.
+    """Return whether a table stores both types in the same way. Offset sizes, names of nested fields, and metadata do
+    not matter.
     """
     return bool(usual_type(old) == usual_type(new))
 

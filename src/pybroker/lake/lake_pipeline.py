@@ -76,7 +76,7 @@ class Planner(ABC):
         """
 
     def renames(self) -> dict[str, str]:
-        """The old name of each renamed column, according to the last call of `reading`."""
+        """The old names of renamed columns, by new name, according to the last call of `reading`."""
         return {}
 
 
@@ -152,9 +152,10 @@ class LakePipeline:
             now_ms = self._now_ms()
             if lease.is_held(now_ms) and not self._options.takes_over:
                 raise LeaseHeld(
-                    f"{lease.owner or 'another process'} writes into {self._table.name} as {self._options.pipeline!r} until "
-                    f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(lease.until_ms / 1000))}: stop it, wait, or use "
-                    "--take-over, which ends it at its next commit"
+                    f"the pipeline {self._options.pipeline!r} cannot start, because {lease.owner or 'another process'} holds "
+                    f"its lease on table {self._table.name} until "
+                    f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(lease.until_ms / 1000))}. Stop that process, wait, or "
+                    "use --take-over, which ends that process at its next commit"
                 )
             taken = lease.taken_by(self._options.owner, now_ms + self._options.lease_ms)
             steps.reached("before-lease")
@@ -166,7 +167,7 @@ class LakePipeline:
             self._epoch = taken.epoch
             return
         raise LakeError(
-            f"the pipeline could not begin in {self._table.name}: other processes committed first "
+            f"the pipeline could not begin in table {self._table.name}: other processes committed first "
             f"{MAX_CONFLICTS} times. No data was lost; try again later"
         )
 
@@ -246,7 +247,7 @@ class LakePipeline:
                 continue
             return fitting
         raise LakeError(
-            f"the columns of {self._table.name} could not be changed, because another process keeps changing them: "
+            f"the columns of table {self._table.name} could not be changed, because another process keeps changing them: "
             "try again later"
         )
 
@@ -293,7 +294,7 @@ class LakePipeline:
             return True
         discard(layout, files)
         raise LakeError(
-            f"the pipeline could not commit to {self._table.name}: {MAX_CONFLICTS} consecutive commits "
+            f"the pipeline could not commit to table {self._table.name}: {MAX_CONFLICTS} consecutive commits "
             "conflicted with commits of another process. No data was lost; try again later"
         )
 
@@ -317,9 +318,9 @@ class LakePipeline:
         lease = self.state.progress.lease
         if lease.epoch != self._epoch:
             raise LeaseLost(
-                f"{lease.owner or 'another process'} has taken over {self._table.name} as {self._options.pipeline!r} "
-                f"(epoch {lease.epoch}, this process had {self._epoch}): it continues from the same positions, "
-                "and this process ends"
+                f"{lease.owner or 'another process'} has taken over the pipeline {self._options.pipeline!r} on table "
+                f"{self._table.name} (epoch {lease.epoch}, this process had {self._epoch}). That process continues from the same "
+                "positions, and this process ends"
             )
 
     def refresh(self) -> None:

@@ -40,7 +40,9 @@ class Partitioning:
         return f"{self.column}_{self.unit}={self.value_text(value)}"
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-        """Yield each partition number with its rows, in order."""
+        """Yield each partition number with its rows, in order. Rows without a time come first, with None as their
+        number.
+        """
         times = batch.column(self.column)
         micros = pc.cast(times, pa.timestamp("us", tz="UTC")).cast(pa.int64())
         values = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), _MICROS[self.unit])
@@ -58,7 +60,9 @@ class Partitioning:
 
 
 def parse_partitioning(text: str) -> Partitioning | None:
-    """Parse `none`, `publish-hour`, `publish-day`, `event-hour` or `event-day`. Raises ValueError."""
+    """Parse `publish-hour`, `publish-day`, `event-hour`, `event-day` or `none`, for which None is returned. Raises
+    ValueError.
+    """
     if text == "none":
         return None
     columns = {"publish": "__publishTime", "event": "__eventTime"}

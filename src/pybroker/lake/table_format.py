@@ -64,7 +64,9 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableState:
-    """One version of a table. `reference` is the format's own object for exactly that version."""
+    """One version of a table. `reference` is the object of the table format for exactly this version, such as a
+    DeltaTable.
+    """
 
     progress: Progress
     schema: pa.Schema
@@ -115,8 +117,8 @@ class LakeTable(ABC):
 
     @abstractmethod
     def evolve(self, state: TableState, wanted: pa.Schema, renames: dict[str, str]) -> TableState:
-        """Add or change columns of the table for rows with the columns `wanted`, by the rules of `evolution`. Raises
-        EvolutionRefused, CommitConflict.
+        """Add or change columns of the table for rows with the columns `wanted`, by the rules of `evolution`. Return
+        the new state. Raises EvolutionRefused, CommitConflict.
         """
 
     @abstractmethod
@@ -127,14 +129,14 @@ class LakeTable(ABC):
 
     @abstractmethod
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Expire versions that are older than `older_than_ms` and not among the newest `keep_versions`, and delete the
-        files that only they need. Return the number of expired versions.
+        """Expire versions that are older than `older_than_ms` (Unix time) and not among the newest `keep_versions`, and
+        delete the files that only they need. Return the number of expired versions.
         """
 
     @abstractmethod
     def orphans(self, state: TableState, older_than_ms: int) -> list[str]:
-        """Return orphaned files, which belong to no version: changed before `older_than_ms`, or written by this
-        pipeline under an earlier lease, so that their writer can no longer commit.
+        """Return the locations of orphaned files, which belong to no version: changed before `older_than_ms` (Unix
+        time), or written by this pipeline under an earlier lease, so that their writer can no longer commit.
         """
 
     @abstractmethod

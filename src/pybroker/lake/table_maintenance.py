@@ -52,8 +52,8 @@ class Done:
 def groups_to_merge(files: Sequence[TableFile], options: MaintenanceOptions) -> list[list[TableFile]]:
     """Return groups of files of one partition and similar size. Each group becomes about one file.
 
-    Because of the size classes, a row is rewritten about log16(n) times over the lifetime of a table instead of at each
-    merge.
+    The files of a group belong to one size class; each class is `merge_at_count` times as large as the previous one. A
+    row is therefore rewritten about once in each class, instead of at each merge.
     """
     classes: dict[tuple[int | None, int], list[TableFile]] = {}
     for file in files:

@@ -80,8 +80,8 @@ class SourcePlanner(Planner):
         return self._renames
 
     def show_progress(self, subscription: str, positions: Mapping[str, Place]) -> None:
-        """Move the cursor of the durable subscription whose backlog is the pipeline's backlog, and which retains
-        entries that are not in the table yet. A failure is only logged; the next commit moves the cursor again.
+        """Move the cursor of the durable subscription that shows the pipeline's backlog, and that retains entries that
+        are not in the table yet. A failure is only logged; the next commit moves the cursor again.
         """
         for topic, place in positions.items():
             if self._shown.get(topic) == place:

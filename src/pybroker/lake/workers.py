@@ -47,8 +47,8 @@ class Workers(ABC):
     def write(
         self, layout: FileLayout, reading: RowReading, shares: Sequence[Sequence[EntryRange]]
     ) -> list[WrittenFile]:
-        """Write and return the files of all shares. If a share fails, the files of the others are deleted, now or by
-        maintenance.
+        """Write and return the files of all shares. If a share fails, raise its error; the files of the other shares
+        are deleted, now or by maintenance.
         """
 
     def close(self) -> None:  # noqa: B027  (a cluster's workers are not ours to end)

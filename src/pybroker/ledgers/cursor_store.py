@@ -27,7 +27,7 @@ class CursorOwner(ABC):
 
 
 class CursorLedger(NamedTuple):
-    """The ledger that the owner of a cursor writes, and its last entry."""
+    """The ledger to which the states of a cursor are written, and the id of its last entry."""
 
     ledger_id: int
     last_entry_id: int
@@ -50,7 +50,9 @@ class CursorStore(ABC):
         return 0
 
     def write_wait_ms(self, _cursor_id: str) -> float | None:
-        """Return the milliseconds since the present write of the cursor began; None without one, or if unknown. No IO."""
+        """Return the milliseconds since the present write of the cursor began; None if none is in progress, or if the
+        store does not know. No IO.
+        """
         return None
 
     def ledger_of(self, _cursor_id: str) -> CursorLedger | None:
@@ -76,7 +78,9 @@ class CursorStore(ABC):
 
     @abstractmethod
     def append_delta(self, cursor_id: str, delta: bytes, done: CursorDone | None) -> None:
-        """Delete the cursor's state durably; unknown ids are ignored."""
+        """Store `delta` after the earlier deltas of the cursor. When it is durable, or has failed, `done` is called on
+        the event loop with None or the error, never inside this call.
+        """
 
     @abstractmethod
     async def delete(self, cursor_id: str) -> None:

@@ -16,8 +16,9 @@ from pybroker.errors import StoreError
 STORE_MARK_VERSION = 1
 HOW_TO_REPAIR = "Restore the data directory from a backup, or run `pybroker ledger repair`"
 HOW_TO_GO_ON = (
-    "Put the missing files of the same moment back (is a disk not mounted, or is this an older copy?). If they are lost for good,"
-    " `pybroker ledger repair` shows which positions are certain, and with --apply --accept-loss the broker starts without the rest"
+    "Check whether a disk is not mounted, or whether the data directory is an older copy. Restore the missing files from the same "
+    "backup. If these files are lost permanently, `pybroker ledger repair` shows which data is certainly complete; with --apply "
+    "--accept-loss, it removes the rest, and the broker can start"
 )
 
 
@@ -34,8 +35,8 @@ class CopiedDirectory(StoreError):
 
 
 class StoreMark(msgspec.Struct, frozen=True):
-    """The progress of the local store when metadata was written. Each number only rises, so an older mark is also
-    correct, with lower values.
+    """The progress of the local store when metadata was written. Each number only rises, so an older mark states less,
+    but nothing wrong.
     """
 
     version: int = STORE_MARK_VERSION

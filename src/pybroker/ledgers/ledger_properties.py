@@ -39,8 +39,8 @@ class ClusterMark:
 
     @classmethod
     def of_age(cls, cluster_name: str, min_age_ms: int) -> ClusterMark:
-        """Return the mark for the ledgers of a cluster whose orphaned ledgers are deleted from the age `min_age_ms`
-        (milliseconds) on.
+        """Return the mark for the ledgers of a cluster that deletes an orphaned ledger when it is `min_age_ms`
+        milliseconds old.
         """
         return cls(cluster_name, min_age_ms // AGE_FACTOR)
 

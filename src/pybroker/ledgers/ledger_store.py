@@ -59,14 +59,16 @@ class AppendListener(ABC):
 
 
 class LedgerPurpose(Enum):
-    """What a ledger stores. Remote stores record it in the ledger's metadata, with the values that Pulsar uses."""
+    """The kind of data in a ledger. Remote stores record it in the ledger's metadata, with the values that Pulsar uses."""
 
     ENTRIES = "managed-ledger"
     COMPACTED = "compacted-ledger"
 
 
 class LedgerDescription(NamedTuple):
-    """The metadata of a ledger: its counts, which are 0 while it is open, and all of them as Pulsar shows them."""
+    """The metadata of a ledger: its counts, which are 0 while it is open, and in `text` the whole metadata as Pulsar
+    shows it.
+    """
 
     entry_count: int
     size_bytes: int
@@ -167,7 +169,9 @@ class LedgerTotals:
 
 
 class LedgerPoint(NamedTuple):
-    """A position at which a ledger can be split cheaply: before that entry, with the payload bytes and messages before it."""
+    """A position at which a ledger can be split cheaply: in front of entry `entry_id`. The counts are those of all
+    earlier entries; bytes are payload bytes.
+    """
 
     entry_id: int
     bytes_before: int
@@ -196,31 +200,31 @@ class LedgerIndex(ABC):
 
     @abstractmethod
     async def totals_before(self, ledger_id: int, entry_id: int) -> LedgerTotals | None:
-        """Return messages and bytes of all entries before `entry_id`; None if they are unknown. Entries of damaged
-        blocks count as one message each. Raises NoSuchLedger, StoreError.
+        """Return the numbers of messages and bytes of all entries before `entry_id`; None if they are unknown. Entries
+        of damaged blocks count as one message each. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod
     async def message_count_of(self, ledger_id: int, entry_ids: BitMap) -> int | None:
-        """Return the number of messages in these existing entries; None if it is unknown. Entries of damaged blocks
-        count as one message each. Raises NoSuchLedger, StoreError.
+        """Return the number of messages in the entries `entry_ids`, which must exist; None if it is unknown. Entries of
+        damaged blocks count as one message each. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod
     async def publish_time_span(self, ledger_id: int, publish_time_ms: int) -> tuple[int, int] | None:
-        """Return a range of entry ids [low, high) in which to search the first entry that was published at
-        `publish_time_ms` (milliseconds since 1970) or later; without one, the result of the search is `high`. Return
-        None if all entries must be searched.
+        """Return a range of entry ids [low, high) in which to search for the first entry that was published at
+        `publish_time_ms` (milliseconds since 1970) or later. If all entries of the range were published earlier, the
+        result of the search is `high`. Return None if all entries must be searched.
 
-        Publish times come from clients, whose clocks differ. Where they do not increase, the range contains the entry
-        that a bisection over the blocks finds.
+        Publish times come from clients, whose clocks differ. Where publish times do not increase, the range contains
+        the entry that a bisection over the blocks finds.
         """
 
     @abstractmethod
     async def points(self, ledger_id: int, spacing_bytes: int) -> list[LedgerPoint]:
         """Return the positions at which bulk readers can split the ledger, ascending, at least `spacing_bytes` of
-        payload apart; none if the store has none. An open ledger only gets more of them. Raises NoSuchLedger,
-        StoreError.
+        payload apart; an empty list if the store has none. Positions of an open ledger stay valid when it grows. Raises
+        NoSuchLedger, StoreError.
         """
 
 
@@ -245,8 +249,9 @@ class LedgerFiles(ABC):
 
     @abstractmethod
     async def stored_blocks(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> StoredBlocks | None:
-        """Return the location of these entries in the ledger's file, or of as many of them as are in the file; None if
-        the first one is not. The location is valid until the ledger is deleted. Raises NoSuchLedger, StoreError.
+        """Return the location of the entries from `first_entry_id` up to, not including, `end_entry_id` in the ledger's
+        file, as far as they are in the file; None if the first one is not. The location is valid until the ledger is
+        deleted. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod
@@ -287,7 +292,7 @@ class LedgerStore(ABC):
         return None
 
     def append_wait(self, _ledger_id: int) -> AppendWait | None:
-        """Return the entries of an open ledger that wait for bookies; None without any. No IO."""
+        """Return the entries of an open ledger that wait for bookies; None if there are none. No IO."""
         return None
 
     @abstractmethod
@@ -304,15 +309,15 @@ class LedgerStore(ABC):
         """
 
     async def described(self, _ledger_ids: Sequence[int]) -> dict[int, LedgerDescription]:
-        """Return the metadata of these ledgers by id, as far as it exists. Raises StoreError."""
+        """Return the metadata of these ledgers by id. Ledgers without metadata are omitted. Raises StoreError."""
         return {}
 
     def may_be_named(self, ledger_id: int) -> bool:
-        """Return whether a new ledger may still be listed in metadata. If not, the owner discards it and creates
-        another one.
+        """Return whether a new ledger may still be listed in metadata. If not, the owner discards the ledger and
+        creates another one.
 
-        A shared store deletes ledgers that stay unlisted. The owner asks before it stores the list, and again when the
-        list is stored, before the first append.
+        A shared store deletes ledgers that stay unlisted. The owner calls this before it stores its list of ledgers,
+        and again when the list is stored, before the first append.
         """
         return True
 
@@ -339,8 +344,8 @@ class LedgerStore(ABC):
         """Return entries from `first_entry_id` on: at least one, at most `max_entries`, and about `max_bytes`. They end
         in front of a damaged entry.
 
-        Raises DamagedEntries if the first entry is damaged, with all consecutive unreadable entries; NoSuchLedger; and
-        StoreError if the entry does not exist or cannot be read now.
+        Raises DamagedEntries if the first entry is damaged (the error contains the range of consecutive unreadable
+        entries), NoSuchLedger, and StoreError if the entry does not exist or cannot be read now.
         """
 
     @abstractmethod
@@ -353,7 +358,9 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def recover(self, ledger_id: int) -> LedgerSummary:
-        """Fence and seal a ledger that an earlier run may have left open, and return its final totals."""
+        """Fence and seal a ledger that an earlier run may have left open, and return its final totals. Raises
+        NoSuchLedger, StoreError.
+        """
 
     @abstractmethod
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -370,8 +377,8 @@ class LedgerStore(ABC):
         return False
 
     def is_name_certain(self, ledger_id: int) -> bool:
-        """Return whether a deletion of this ledger, which an earlier run created, is certainly durable. If not, the
-        ledger may exist after a power failure although no metadata lists it any more.
+        """Return whether a deletion of this ledger, which an earlier run of the broker created, would certainly be
+        durable. If not, a deleted ledger may exist again after a power failure, although no metadata lists it.
         """
         return True
 

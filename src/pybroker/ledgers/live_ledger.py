@@ -56,7 +56,7 @@ class EntryBuffer:
         self.payloads: list[bytes] = []
         self.message_counts: list[int] = []
         self.size_bytes = 0
-        """Messages and bytes of all entries that were added, including removed ones; counted by the caller."""
+        """Payload bytes of all entries that were added, including removed ones; counted by the caller."""
         self._messages_before = array("Q", (0,))
         self._bytes_before = array("Q", (0,))
 
@@ -177,7 +177,7 @@ class LiveLedger:
         return copy
 
     def fence(self, first_refused_id: int) -> None:
-        """Remove the entries from `first_refused_id` on, which the journal refused, and accept no more."""
+        """Remove the entries from `first_refused_id` on, which the journal refused, and accept no further entries."""
         self.set_state(LedgerState.FENCED)
         self.has_refused = True
         self.buffer.cut(first_refused_id)
@@ -212,7 +212,9 @@ class LiveLedger:
         return None
 
     def totals_before(self, entry_id: int) -> LedgerTotals:
-        """Return the messages and bytes of all entries before `entry_id`, which is still in memory."""
+        """Return the numbers of messages and bytes of all entries before `entry_id`, which must not be in the segment
+        file yet.
+        """
         assert entry_id >= self.extent.entry_count
         messages, size_bytes = self.extent.message_count, self.extent.size_bytes
         for buffer in self._buffers():

@@ -39,8 +39,8 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
         self._waiting: list[tuple[AppendRun, StoreError | None]] = []
 
     def copied(self) -> Self:
-        """Return a store with a copy of the contents, as a process finds them after a crash. It includes unconfirmed
-        appends.
+        """Return a store with a copy of the contents, as a process finds them after a crash. The copy includes
+        unconfirmed appends.
         """
         copy = type(self)(self._publish_time_of)
         copy._ledgers = {ledger_id: ledger.copied() for ledger_id, ledger in self._ledgers.items()}  # noqa: SLF001
@@ -66,7 +66,7 @@ class MemoryLedgerStore(LedgerStore, LedgerIndex):
         ledger = self._ledgers.get(run.ledger_id)
         error = None
         if ledger is None or ledger.state is not LedgerState.OPEN:
-            error = LedgerFenced(f"ledger {run.ledger_id} takes no more appends")
+            error = LedgerFenced(f"ledger {run.ledger_id} accepts no more entries")
         else:
             assert run.first_entry_id == ledger.next_entry_id, "entry ids of a ledger have no gaps"
             ledger.next_entry_id += len(run.payloads)

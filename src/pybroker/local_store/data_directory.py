@@ -49,11 +49,11 @@ _NO_CONTENT = frozenset({"lost+found"})
 
 
 class DataDirectoryInUse(Exception):
-    """The message contains the process id of the user of the directory, if known."""
+    """Another process uses the directory. The message contains its process id, if known."""
 
 
 class ForeignDirectory(Exception):
-    """The directory contains files, but none of a broker."""
+    """The directory contains files, but is not a broker's data directory."""
 
     def __init__(self, directory: Path, name: str) -> None:
         super().__init__(
@@ -99,13 +99,13 @@ class DataDirectoryLock:
             self._hold(self._open(directory, os.O_RDONLY), is_optional=True)
             if not is_copied_into and (directory / INCOMPLETE_COPY_NAME).exists():
                 raise IncompleteRestore(
-                    f"{directory} contains an interrupted copy of topics ({INCOMPLETE_COPY_NAME}): run `pybroker ledger copy` again"
-                    " to complete it, or use another directory"
+                    f"the directory {directory} contains an interrupted copy of topics ({INCOMPLETE_COPY_NAME}): run "
+                    "`pybroker ledger copy` again to complete it, or use another directory"
                 )
             if not is_restored and (directory / INCOMPLETE_RESTORE_NAME).exists():
                 raise IncompleteRestore(
-                    f"{directory} contains an interrupted restore ({INCOMPLETE_RESTORE_NAME}): run `pybroker restore` again to"
-                    " complete it, or use another directory"
+                    f"the directory {directory} contains an interrupted restore ({INCOMPLETE_RESTORE_NAME}): run `pybroker "
+                    "restore` again to complete it, or use another directory"
                 )
             if not is_only_looked_at:
                 keep_to_owner(directory)
@@ -134,7 +134,7 @@ class DataDirectoryLock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
-            advice = "stop it, or use --data with another one"
+            advice = "stop that process, or use --data with another directory"
             if self._is_only_looked_at:
                 advice = (
                     "stop that broker first. While it runs, `pybroker explain` shows its problems, and this command can read a"
@@ -172,8 +172,9 @@ def write_run_id(directory: Path, chance: Random) -> str:
 
 
 def is_copied_directory(directory: Path) -> bool:
-    """Return whether the files were copied since a broker last used the directory, by their inode numbers; False if
-    that is unknown. A file system snapshot does not count as a copy. Raises OSError.
+    """Return whether the directory was copied since a broker last used it; False if that is unknown. The mark file
+    contains its own inode number, which differs from the inode number of a copied mark file. A file system snapshot
+    does not count as a copy. Raises OSError.
 
     A copy of a directory in use contains files of different moments, so data may be missing without a trace.
     """
@@ -187,7 +188,9 @@ def is_copied_directory(directory: Path) -> bool:
 
 
 def write_directory_mark(directory: Path) -> None:
-    """Record the inode numbers of the data directory, by which `is_copied_directory` detects a copy. Raises OSError."""
+    """Write the mark file, which contains its own inode number, by which `is_copied_directory` detects a copy. Raises
+    OSError.
+    """
     path = directory / DIRECTORY_MARK_NAME
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE)
     try:

@@ -13,7 +13,7 @@ from pybroker.ledgers.ledger_store import AppendListener, AppendRun
 
 
 class DeferredAppends:
-    """Queues of deferred runs, one per owner. Invariant: no queue is empty."""
+    """Queues of deferred runs, one per owner (the managed ledger that appends). Invariant: no queue is empty."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[AppendListener, deque[AppendRun]] = OrderedDict()  # by owner, in the order of release

@@ -114,8 +114,8 @@ class StorageSpace:
         self._look()
 
     def start(self, unstored_bytes: Callable[[], int], on_change: Callable[[], None]) -> None:
-        """Start to measure at intervals. `unstored_bytes` returns the bytes not yet in segment files; `on_change` is
-        called when appends become refused or accepted.
+        """Start to measure free space at intervals. `unstored_bytes` returns the bytes not yet in segment files;
+        `on_change` is called when appends become refused or accepted.
         """
         self._unstored_bytes = unstored_bytes
         self._on_change = on_change
@@ -150,7 +150,7 @@ class StorageSpace:
             self.free_bytes, self.total_bytes = figures.free_bytes, figures.total_bytes
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Return whether the required free space remains after a write of `size_bytes`."""
+        """Return whether the free space that appends need would remain after a write of `size_bytes`."""
         return self.free_bytes - size_bytes >= self._needed_bytes()
 
     def no_room(self, error: OSError | None = None) -> None:

@@ -161,8 +161,8 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
         make_journal: Callable[[JournalSetup], Journal] = open_journal,
         known: KnownData = NOTHING_KNOWN,
     ) -> Self:
-        """Open the store in `directory` and recover its data, or create a new store. Raises StoreError if it is damaged
-        or cannot be opened, MissingData if files are missing of the data that exists according to the metadata
+        """Open the store in `directory` and recover its data, or create a new store. Raises StoreError if the store is
+        damaged or cannot be opened, and MissingData if it lacks data that must exist according to the metadata
         (`known`).
 
         `on_fatal` is called at most once, on the event loop, when a write fails and the store cannot continue.
@@ -178,8 +178,8 @@ class LocalStore(LedgerStore, LedgerIndex, LedgerFiles, CursorStore):
             raise StoreError(f"{directory} cannot be opened: {error}") from error
 
     def mark(self) -> StoreMark:
-        """Return the progress of the store, which the caller keeps in the metadata to detect lost files later. Any
-        thread.
+        """Return the progress of the store, which the caller keeps in the metadata to detect lost files later. May be
+        called in any thread.
         """
         end = self._journal_end.noted_end
         return StoreMark(sequence=end.next_sequence, commit=end.commit, ledger=self._ledger_ids.end)

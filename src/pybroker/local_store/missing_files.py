@@ -81,8 +81,9 @@ class MissingFiles:
     def short_files(self, extents: Mapping[int, LedgerExtent]) -> list[MissingEntries]:
         """Return the missing entries of open ledgers whose segment file is missing or ends before the committed extent.
 
-        Ledgers below `first_certain_id` are included only if a topic's metadata lists them: otherwise the record of
-        their deletion may be lost.
+        Ledgers below the constructor's `first_certain_id` are included only if a topic's metadata lists them. Other
+        ledgers below this id may have been deleted by a run without journal sync, which lost the record of the
+        deletion.
         """
         missing = []
         for ledger_id, extent in sorted(extents.items()):
@@ -97,8 +98,8 @@ class MissingFiles:
         """Raise MissingData for missing ledgers that the replay of the journal cannot restore, because they were
         created before the last checkpoint.
 
-        `is_table_last`: nothing shows that `checkpoint.db` is older than the journal, so its last clean stop counts as
-        the latest one.
+        `is_table_last`: `checkpoint.db` contains all transactions that `journal.end` mentions. If it then records a
+        clean stop, this was the last stop of the store.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
             raise MissingData(
@@ -115,8 +116,8 @@ class MissingFiles:
         self._decide(self.missing_without_row(rest) + self.missing_with_row(extents))
 
     def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:
-        """Return the missing entries of those ledgers in `ledger_ids` that a topic's metadata lists, that have no row
-        in `checkpoint.db`, and whose segment file is missing or truncated.
+        """Return the missing entries of ledgers whose segment file is missing or truncated. `ledger_ids`: ledgers that
+        a topic's metadata lists, and that have no row in `checkpoint.db`.
         """
         missing = []
         for ledger_id in sorted(ledger_ids):

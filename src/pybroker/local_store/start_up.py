@@ -131,7 +131,7 @@ def open_store(
                 "checkpoint.clean_mark_wrong",
                 file=directories.table.name,
                 batches=facts.sequence - covered_sequence,
-                note="the table is older than the journal; the journal was replayed",
+                note="checkpoint.db is older than the journal; the missing changes were read from the journal",
             )
         numbers = (number for name in names if (number := file_number(name)) is not None)
         facts.first_generation = max(facts.first_generation, *(number + 1 for number in numbers), 1)
@@ -205,8 +205,8 @@ def _note_journal_made(table: CheckpointTable) -> None:
 
 
 def segment_sizes(sizes: Mapping[str, int]) -> dict[int, int]:
-    """Return the sizes of segment files by ledger id, from sizes by file name. Raises StoreError for a name with an
-    impossible ledger id.
+    """Return the sizes of segment files in bytes by ledger id, from sizes by file name. Raises StoreError for a name
+    with a ledger id that is too large.
     """
     found = {ledger_id: size for name, size in sizes.items() if (ledger_id := parse_segment_name(name)) is not None}
     if found and max(found) > MAX_LEDGER_ID:
@@ -223,8 +223,8 @@ def describe_files(segment_count: int, journal_file_count: int) -> str:
 
 
 def first_free_ledger_id(segments: Mapping[int, int], extents: Mapping[int, LedgerExtent]) -> int:
-    """Return an id above all existing ledgers. It does not rely on the stored next id: a repeated id would mix two
-    topics.
+    """Return an id above all existing ledgers. It does not rely on the stored next id, because using an id twice would
+    mix the entries of two topics.
     """
     return max((0, *segments, *extents)) + 1
 
@@ -245,8 +245,9 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the lowest ledger id from which on the metadata certainly lists only existing ledgers, for a run that
-    begins with `facts`. Ledgers of runs without journal sync may be missing.
+    """Return the lowest id of the ledgers that must exist if the metadata lists them, for a run that begins with
+    `facts`. A ledger with a lower id may be missing although the metadata lists it, because a run without journal sync
+    may have created it.
     """
     if not is_synced:
         return NAMES_NOT_CERTAIN
@@ -378,7 +379,9 @@ def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, d
     except LayoutError as error:
         raise DamagedJournal(f"journal file {name} is damaged at offset 0: {error}") from error
     for offset in scanned.covered_damage:
-        logs.warning("journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint covers it")
+        logs.warning(
+            "journal.damaged", file=name, offset=offset, note="nothing is lost: a checkpoint has stored this data"
+        )
     live = order.live_batches(name, scanned)
     view = memoryview(data)
     for batch in live:

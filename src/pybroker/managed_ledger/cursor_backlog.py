@@ -29,7 +29,9 @@ class Backlog:
 
 
 async def count_backlog(ledgers: LedgerList, store: LedgerStore, state: CursorState) -> Backlog:
-    """Return the backlog of a cursor with the acknowledgements `state`, as of the call. Raises StoreError."""
+    """Return the backlog of the cursor with the acknowledgements `state`. The result may lack changes of `state` during
+    the call. Raises StoreError.
+    """
     while True:
         before = ledgers.ledger_ids()
         try:

@@ -84,8 +84,9 @@ class CursorRecord:
 
 
 def encode_whole(mark: Position, holes: dict[int, BitMap], ack_sets: dict[Position, int], held: bytes = b"") -> bytes:
-    """Return a record of the whole state of a cursor. `holes`: the individually deleted entries by ledger; the function
-    compacts these bitmaps in place. `held`: the encoded pending transaction acks.
+    """Return a record of the whole state of a cursor. `mark`: the mark-delete position. `holes`: the individually
+    deleted entries by ledger; the function compacts these bitmaps in place. `ack_sets`: the partly acknowledged
+    batches, each with a bit set of its messages. `held`: the encoded pending transaction acks.
     """
     return _encode(_WHOLE, mark, holes, ack_sets, held)
 

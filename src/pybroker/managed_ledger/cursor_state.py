@@ -36,8 +36,8 @@ AckSets = dict[int, dict[int, int]]  # ledger id → entry id → bits; no inner
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPart:
-    """The acknowledgements of one ledger after the mark-delete position: whole entries, and parts of batches, which
-    have `remaining_messages` unacknowledged messages together.
+    """The acknowledgements of one ledger after the mark-delete position: the ids of acknowledged entries (`deleted`),
+    and of partly acknowledged batches (`partial`), which have `remaining_messages` unacknowledged messages together.
     """
 
     ledger_id: int
@@ -95,8 +95,8 @@ class CursorState:
         """Acknowledge the messages of a batch whose bits in `words` are 0. Return the number of messages that are still
         unacknowledged; 0 if the entry is deleted or never existed.
 
-        `message_count` should be the number in the entry itself: with a larger number of a client, the entry would
-        never be deleted.
+        `message_count` should be taken from the stored entry. A client may send a larger number, with which the entry
+        would never be deleted.
         """
         ledger_id, entry_id = position
         if not self._ledgers.has_entry(position) or self.is_deleted(ledger_id, entry_id):
@@ -134,7 +134,9 @@ class CursorState:
         return before - self.backlog_entries
 
     def move_mark_over_gone(self, position: Position) -> None:
-        """Move the mark-delete position to `position` if all entries between them are in trimmed ledgers."""
+        """Move the mark-delete position forward to `position` if all entries in between, including the entry at
+        `position`, have been trimmed.
+        """
         mark = self.mark_delete_position
         if position > mark and not self._ledgers.entries_between(mark, position):
             self._move_mark(position)
@@ -164,8 +166,8 @@ class CursorState:
         self._is_changed = True
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
-        """Remove the acknowledgements of trimmed ledgers. The deletion of the ledgers must be durable, because the
-        state is stored without them.
+        """Remove the acknowledgements of trimmed ledgers. Call this only after the list of ledgers has been stored
+        without these ledgers: the next stored state of the cursor lacks their acknowledgements.
         """
         for ledger_id in ledger_ids:
             holes = self.holes.pop(ledger_id, None)
@@ -195,8 +197,8 @@ class CursorState:
         return holes is not None and len(holes) == entry_count
 
     def undeleted_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[int] | None:
-        """Return the ids of the unacknowledged entries among `count` consecutive entries; None if all are
-        unacknowledged, which is the usual case.
+        """Return the ids of the unacknowledged entries among the `count` entries from `first_entry_id` on; None if all
+        are unacknowledged, which is the usual case.
         """
         end = first_entry_id + count
         start = first_entry_id
@@ -210,14 +212,14 @@ class CursorState:
         return list(BitMap(range(start, end)) - holes)
 
     def first_undeleted(self, position: Position) -> Position:
-        """Return the position of the first unacknowledged entry at or after `position`; without one, the position of
-        the next entry of the topic.
+        """Return the position of the first unacknowledged entry at or after `position`; if there is none, the position
+        of the next entry of the topic.
         """
         return self.first_wanted(position, {})
 
     def first_wanted(self, position: Position, unwanted: Mapping[int, BitMap]) -> Position:
         """Return the position of the first entry at or after `position` that is neither acknowledged nor among the
-        entries `unwanted` (by ledger id); without one, the position of the next entry of the topic.
+        entries `unwanted` (by ledger id); if there is none, the position of the next entry of the topic.
         """
         found = self._ledgers.normalize(max(position, self._ledgers.next_position(self.mark_delete_position)))
         while True:
@@ -235,8 +237,8 @@ class CursorState:
         return None if bits is None else ack_set.to_words(bits)
 
     def ack_sets_in(self, ledger_id: int, first_entry_id: int, count: int) -> list[list[int] | None] | None:
-        """Return the ack sets of `count` consecutive entries, None for each entry without one. Return None if no entry
-        has an ack set, which is the usual case.
+        """Return the ack sets of the `count` entries from `first_entry_id` on, None for each entry without one. Return
+        None if no entry has an ack set, which is the usual case.
         """
         sets = self.ack_sets.get(ledger_id)
         entry_ids = range(first_entry_id, first_entry_id + count)
@@ -272,7 +274,7 @@ class CursorState:
         return self._ledgers.last_position
 
     def acknowledged_behind(self) -> list[AcknowledgedPart]:
-        """Return a copy of the acknowledgements after the mark-delete position, one part for each ledger."""
+        """Return a copy of the acknowledgements after the mark-delete position, one part for each ledger that has some."""
         parts = []
         for ledger_id in self.holes.keys() | self.ack_sets.keys():
             sets = self.ack_sets.get(ledger_id, {})
@@ -283,7 +285,9 @@ class CursorState:
 
     @property
     def last_acknowledged(self) -> Position:
-        """The position of the last entry of which a message is acknowledged; without one, the mark-delete position."""
+        """The position of the last entry of which a message is acknowledged; if there is none, the mark-delete
+        position.
+        """
         last = self.mark_delete_position
         for ledger_id in self.holes.keys() | self.ack_sets.keys():
             holes = self.holes.get(ledger_id)
@@ -292,8 +296,8 @@ class CursorState:
         return last
 
     def deleted_ranges(self, max_ranges: int) -> list[tuple[Position, Position]]:
-        """Return the first `max_ranges` ranges of individually deleted entries as (first, last) positions. A range ends
-        with its ledger.
+        """Return the first `max_ranges` ranges of individually deleted entries as (first, last) positions. A range
+        never extends over two ledgers.
         """
         ranges: list[tuple[Position, Position]] = []
         for ledger_id in sorted(self.holes):
@@ -307,7 +311,7 @@ class CursorState:
 
     @property
     def deleted_range_count(self) -> int:
-        """The number of ranges of individually deleted entries. A range ends with its ledger."""
+        """The number of ranges of individually deleted entries. A range never extends over two ledgers."""
         return sum(len(holes) - holes.intersection_cardinality(holes.shift(1)) for holes in self.holes.values())
 
     @property
@@ -392,7 +396,7 @@ class CursorState:
         ledgers: LedgerList, created_at: Position, snapshot: bytes | None, deltas: Iterable[bytes]
     ) -> CursorState:
         """Return the state that `snapshot` and later `deltas` contain; without them, the state of a new cursor with the
-        mark-delete position `created_at`. Entries that do not exist are dropped. Raises StoreError.
+        mark-delete position `created_at`. Acknowledgements of entries that do not exist are dropped. Raises StoreError.
         """
         state = CursorState(ledgers, created_at)
         if snapshot is not None:

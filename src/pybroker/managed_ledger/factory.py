@@ -65,16 +65,16 @@ class ManagedLedgerFactory:
     # --- open, create, delete ----------------------------------------------------------------------------------------
 
     async def exists(self, path: str) -> bool:
-        """Return whether a managed ledger exists at `path`. One whose deletion was begun does not exist."""
+        """Return whether a managed ledger exists at `path`; False if its deletion has begun."""
         if path in self._open:
             return True
         return await self.records.exists(path)
 
     async def open(self, path: str) -> ManagedLedger:
-        """Return the managed ledger at `path`, which is created if it does not exist. Recover ledgers that an earlier
-        run left open. Raises StoreError.
+        """Open the managed ledger at `path`, which must not be open already, or create it if it does not exist. Recover
+        ledgers that an earlier run left open. Raises StoreError.
 
-        Nothing is trimmed before its `retention` is set.
+        The managed ledger is not trimmed until the caller sets its `retention`.
         """
         managed = await self._open_or_none(path, may_create=True)
         assert managed is not None, "it is created"
@@ -115,7 +115,8 @@ class ManagedLedgerFactory:
             raise
         if not document.is_terminated and not self.store.may_be_named(managed.current_ledger_id):
             raise StoreError(
-                f"{path} cannot be opened, because the metadata store took too long to store its list of ledgers: try again"
+                f"managed ledger {path} cannot be opened, because the metadata store took too long to store its list of ledgers: "
+                "try again"
             )
         for name, cursor in document.cursors.items():
             managed.cursors[name] = await self._restore_cursor(managed, name, cursor, room, document_bytes)
@@ -237,7 +238,7 @@ class ManagedLedgerFactory:
                 managed_ledger=path,
                 ledger_id=ledger_id,
                 error=str(error),
-                action="treated as empty: the messages that were published last are lost",
+                action="the broker treats the ledger as empty: the messages that were published last are lost",
             )
             return LedgerSummary(ledger_id, 0, 0, 0)
 
@@ -258,7 +259,7 @@ class ManagedLedgerFactory:
 
     async def finish_deletion(self, path: str) -> bool:
         """Complete an interrupted deletion of the managed ledger at `path`. Return False if there is none. No task may
-        open it meanwhile.
+        open the managed ledger meanwhile.
         """
         if path in self._open:
             return False
@@ -304,7 +305,7 @@ class ManagedLedgerFactory:
         self, managed: ManagedLedger, name: str, mark_delete: Position, properties: Mapping[str, str]
     ) -> ManagedCursor:
         """Create a cursor with the mark-delete position `mark_delete`. Durable on return. No durable cursor of this
-        name may exist, except one that is being deleted.
+        name may exist, except one that is being deleted. Raises StoreError.
         """
         present = managed.cursors.get(name)
         assert name not in managed.document.cursors, f"{managed.name} has a cursor {name}"
@@ -342,8 +343,8 @@ class ManagedLedgerFactory:
         _forget(managed, cursor)
 
     async def delete_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
-        """Delete the cursor and its stored state. After a StoreError, the cursor still exists if the managed ledger
-        lists it.
+        """Delete the cursor and its stored state. Raises StoreError: the cursor still exists if
+        `managed.document.cursors` contains it; otherwise it is deleted, but parts of its stored state may be left.
         """
         info = managed.document.cursors.pop(cursor.name)
         try:

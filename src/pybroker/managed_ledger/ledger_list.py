@@ -1,5 +1,5 @@
-"""The list of the ledgers of one managed ledger with their sizes. It finds the positions next to a position, and counts
-the entries between positions.
+"""The list of the ledgers of one managed ledger with their sizes. It finds the next and previous entry of a position,
+and counts the entries between positions.
 
 Entry ids of a ledger are dense (0 to count - 1) and ledgers are ordered by id. While the next ledger is already listed,
 pending appends may still be stored in the previous one. Trimming leaves gaps between ledger ids.
@@ -54,8 +54,8 @@ class _StoredList(_StoredVersion):
 
 
 class LedgerRow:
-    """One ledger, changed by the list alone. `closed_ms` is valid once the ledger is sealed; `message_count` is None if
-    unknown.
+    """One ledger, changed only by the list. `closed_ms` (milliseconds since 1970) is valid once the ledger is sealed;
+    `message_count` is None if unknown.
     """
 
     __slots__ = ("closed_ms", "entry_count", "is_sealed", "ledger_id", "message_count", "size_bytes")
@@ -84,7 +84,7 @@ class LedgerList:
 
     @property
     def message_count(self) -> int | None:
-        """The number of messages in all ledgers; None if it is unknown for a ledger."""
+        """The number of messages in all ledgers; None if it is unknown for any ledger."""
         return _message_count(self._ledgers)
 
     def __len__(self) -> int:
@@ -234,7 +234,9 @@ class LedgerList:
 
     @property
     def end_position(self) -> Position:
-        """The position after the newest entry. If the next entry is in a later ledger, `normalize` returns its position."""
+        """The position after the newest entry, in the ledger of this entry. If the next entry is in a later ledger,
+        `normalize` converts the position to that of the next entry.
+        """
         last = self.last_position
         return Position(last.ledger_id, last.entry_id + 1)
 
@@ -301,7 +303,7 @@ class LedgerList:
         return self._entries_before[-1] + self._ledgers[-1].entry_count - self._rank(position)
 
     def totals_behind(self, ledger_id: int) -> LedgerTotals:
-        """Return the messages and bytes of all ledgers with a higher id than `ledger_id`."""
+        """Return the numbers of messages and bytes of all ledgers with a higher id than `ledger_id`."""
         behind = self._ledgers[bisect_right(self._ids, ledger_id) :]
         return LedgerTotals(_message_count(behind), sum(ledger.size_bytes for ledger in behind))
 

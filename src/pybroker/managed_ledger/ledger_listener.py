@@ -9,19 +9,21 @@ from pybroker.ledgers.ledger_store import AppendRun
 
 
 class ManagedLedgerListener(ABC):
-    """Implemented by the topic. Results of appends arrive in order."""
+    """The receiver of the events of one managed ledger, implemented by its topic. Results of appends are reported in
+    the order of the appends.
+    """
 
     @abstractmethod
     def entries_added(self, runs: list[AppendRun]) -> None:
-        """Called when these entries are durable and cursors may read them."""
+        """Called when the entries of `runs` are durable and cursors may read them."""
 
     @abstractmethod
     def append_failed(self, runs: list[AppendRun], error: StoreError) -> None: ...
 
     @abstractmethod
     def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
-        """Divide the context that the topic passed with an append. Return one context for its first `entry_count`
-        entries and one for the others.
+        """Divide the context that the topic passed with an append. Return one context for the first `entry_count`
+        entries of the append, and one for its remaining entries.
         """
 
     @abstractmethod

@@ -122,8 +122,8 @@ class ManagedCursor(CursorOwner):
         return self.next_entry() is not None
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the entries from `position` on, the result of `next_entry`, from memory and advance the read position;
-        None if the entries must be read from the store.
+        """Return entries from `position` on, if they are in memory, and advance the read position. `position` must be
+        the result of `next_entry`. Return None if the entries must be read from the store.
         """
         if self.ledger.read_limit.limit is not None or self.size_limit.excess is not None:
             max_entries = self._readable(position, max_entries)
@@ -169,8 +169,9 @@ class ManagedCursor(CursorOwner):
         self._ahead.drop()
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries from the store and advance the read position. Return None if the cursor was moved or
-        the entries were trimmed during the read; the caller then reads again. Raises StoreError.
+        """Return the next entries from the store and advance the read position. Return None if, during the read, the
+        cursor was moved, or the entries were trimmed or excluded from delivery; the caller then reads again. Raises
+        StoreError.
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
@@ -190,7 +191,7 @@ class ManagedCursor(CursorOwner):
 
     def changed(self, done: PersistDone | None) -> None:
         """Record a change of the acknowledgements. With `done`, write the change now and call `done` when it is
-        durable; otherwise the flush timer writes the change.
+        durable, or with the error; otherwise the flush timer writes the change.
         """
         self.ledger.counters.mark_deletes += 1
         mark_ledger_id = self.state.mark_ledger_id
@@ -294,17 +295,19 @@ class ManagedCursor(CursorOwner):
 
     @property
     def write_wait_ms(self) -> float | None:
-        """The milliseconds since the present write began; None if the store does not know."""
+        """The milliseconds since the present write of the acknowledgements began; None if no write is in progress, or
+        if the store does not know.
+        """
         return None if self._store is None else self._store.write_wait_ms(self.cursor_id)
 
     @property
     def failing_for_ms(self) -> float | None:
-        """The milliseconds since the first of the failed writes of the state; None if the last write succeeded."""
+        """The milliseconds since writes of the acknowledgements began to fail; None if the last write succeeded."""
         return None if self._failing_since_ms is None else self.ledger.clock.monotonic_ms() - self._failing_since_ms
 
     @property
     def waiting_requests(self) -> int:
-        """The number of requests that are answered when the present state is durable."""
+        """The number of requests that are answered when the current state is durable."""
         return len(self._waiting) + len(self._in_flight)
 
     def snapshot(self) -> bytes:
@@ -332,19 +335,23 @@ class ManagedCursor(CursorOwner):
         await self.persist()
 
     async def skip(self, entry_count: int) -> int:
-        """Acknowledge the next `entry_count` unacknowledged entries. Return their number. Durable on return."""
+        """Acknowledge the next `entry_count` unacknowledged entries, or all if there are fewer. Return their number.
+        Durable on return. Raises StoreError.
+        """
         return await self._delete_up_to(self.state.nth_undeleted(entry_count)) if entry_count > 0 else 0
 
     async def skip_all(self) -> int:
-        """Acknowledge all entries. Return the number of newly acknowledged entries. Durable on return."""
+        """Acknowledge all entries. Return the number of newly acknowledged entries. Durable on return. Raises
+        StoreError.
+        """
         return await self._delete_up_to(self.ledger.ledgers.last_position)
 
     async def expire(self, publish_time_ms: int) -> int:
         """Acknowledge the entries that were published before `publish_time_ms` (milliseconds since 1970). Return their
-        number. Durable on return.
+        number. Durable on return. Raises StoreError.
 
-        Where publish times do not increase, expiry may stop early. The first unacknowledged entry always expires if it
-        is old enough.
+        If publish times do not increase from entry to entry, expiry may stop early, or include newer entries between
+        old ones. The first unacknowledged entry always expires if it is old enough.
         """
         first = self.state.first_undeleted(EARLIEST)
         found = await self._first_readable(first)
@@ -356,7 +363,7 @@ class ManagedCursor(CursorOwner):
 
     async def expire_to(self, position: Position) -> int:
         """Acknowledge the entries up to and including `position`. Return the number of newly acknowledged entries.
-        Durable on return.
+        Durable on return. Raises StoreError.
         """
         return await self._delete_up_to(self.ledger.ledgers.floor(position))
 
@@ -384,8 +391,8 @@ class ManagedCursor(CursorOwner):
         return await self.ledger.backlog_of(self)
 
     async def oldest_publish_time(self) -> int | None:
-        """Return the publish time (milliseconds since 1970) of the first unacknowledged entry that can be read; None
-        without one. Raises StoreError.
+        """Return the publish time (milliseconds since 1970) of the first unacknowledged entry that is not damaged; None
+        if there is no such entry. Raises StoreError.
         """
         found = await self._first_readable(self.state.first_undeleted(EARLIEST))
         return None if found is None else found[1]
@@ -401,7 +408,9 @@ class ManagedCursor(CursorOwner):
                 # The entry was trimmed, because this cursor is a reader's.
 
     async def close(self) -> None:
-        """Write the unwritten changes and remove the cursor from memory. A StoreError leaves the cursor closed too."""
+        """Write the unwritten changes and remove the cursor from the memory of the cursor store. Raises StoreError; the
+        cursor is then closed too.
+        """
         self.drop_ahead()
         if self._store is None or self._is_closed:
             return

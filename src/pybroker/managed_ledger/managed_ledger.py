@@ -149,7 +149,9 @@ class ManagedLedger(AppendListener):
 
     @property
     def last_confirmed(self) -> Position:
-        """The position of the last entry that readers may see; the position before the first entry if there is none."""
+        """The position of the last durable entry, even if open transactions hide it; the position before the first
+        entry if there is none.
+        """
         return self.ledgers.last_position
 
     @property
@@ -182,11 +184,11 @@ class ManagedLedger(AppendListener):
         return self._resources.publish_time_of(run.payloads[0])
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
-        """Return the position of the first entry that was published at that time (milliseconds since 1970) or later;
-        the position after the last entry if there is none. Raises StoreError.
+        """Return the position of the first entry that was published at `publish_time_ms` (milliseconds since 1970) or
+        later; the position after the last entry if there is none. Raises StoreError.
 
-        If publish times do not increase, the result is one of the entries with that time or a later one that follow an
-        entry with an earlier time.
+        If publish times do not increase from entry to entry, the search may skip this entry and return a later
+        position.
         """
         return await self.publish_times.first_published_at(publish_time_ms, self.ledgers.first_position)
 
@@ -203,9 +205,9 @@ class ManagedLedger(AppendListener):
         context: object,
         now_ms: float | None = None,
     ) -> None:
-        """Append entries. The listener is notified, with `context`, when they are durable. `now_ms`: the monotonic
-        clock, if the caller has read it. Raises LedgerTerminated, StorageFull, and LedgerFenced when closed or after a
-        failed write.
+        """Append entries. The listener is notified, with `context`, when they are durable. `now_ms`: the time of the
+        monotonic clock, if the caller has already read it. Raises LedgerTerminated, StorageFull, and LedgerFenced when
+        closed or after a failed write.
         """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()
@@ -235,7 +237,11 @@ class ManagedLedger(AppendListener):
         self.document.require_owned()
         self._go_on()
         reason = self._store.refusal()
-        return StorageFull(reason) if reason else LedgerFenced(f"{self.name} cannot be written now, try again")
+        return (
+            StorageFull(reason)
+            if reason
+            else LedgerFenced(f"managed ledger {self.name} cannot be written now, try again")
+        )
 
     def append_completed(self, runs: list[AppendRun], error: StoreError | None) -> None:
         listener = self._listener
@@ -373,7 +379,7 @@ class ManagedLedger(AppendListener):
                     self._refused(self.pending_appends.take_all(), error)
             except Exception:  # a bug: the appends must not wait forever
                 self.is_write_failed = True
-                self._end_change(LedgerFenced(f"{self.name} cannot be written now, try again"))
+                self._end_change(LedgerFenced(f"managed ledger {self.name} cannot be written now, try again"))
                 raise
             await asyncio.sleep(CHANGE_RETRY_MS / 1000)
         self.trim_soon()
@@ -385,7 +391,9 @@ class ManagedLedger(AppendListener):
         answered.
         """
         logs.error("ledger.deleted_by_other", managed_ledger=self.name, ledger_id=self._ledger_id, error=str(error))
-        fenced_error = LedgerFenced(f"{self.name} has another owner, which deleted ledger {self._ledger_id}")
+        fenced_error = LedgerFenced(
+            f"managed ledger {self.name} has another owner, which deleted ledger {self._ledger_id}"
+        )
         self.document.lose(fenced_error)
         self._end_change(fenced_error)
 
@@ -579,13 +587,15 @@ class ManagedLedger(AppendListener):
     # --- the compacted view ------------------------------------------------------------------------------------------
 
     async def begin_compacted(self, drops: int, up_to: Position | None = None) -> int:
-        """Create the ledger for a new compacted view of the entries up to `up_to`. Return its id. Raises StoreError,
-        and LedgerFenced if `compacted_drops` differs from `drops`: the managed ledger was closed, or its compacted view
-        was deleted, since the caller read that value.
+        """Create the ledger for a new compacted view of the entries up to `up_to`. Return its id. `drops`: the value of
+        `compacted_drops` when the compaction began. Raises StoreError, and LedgerFenced if the managed ledger was
+        closed or its compacted view was deleted since then.
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
+                raise LedgerFenced(
+                    f"managed ledger {self.name} was closed, or its compacted view was deleted, during the compaction"
+                )
             ledger_id = await self._store.create_ledger(LedgerPurpose.COMPACTED, self.name, up_to)
             self.document.unfinished_ledger_ids.append(ledger_id)
             try:
@@ -596,8 +606,9 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Put the written and sealed compacted view `view` in place of `before`, whose ledger is deleted. Durable on
-        return. Raises StoreError.
+        """Put the written and sealed compacted view `view` in place of `before`, the previous view (None without one),
+        whose ledger is deleted. Durable on return. Raises StoreError, and LedgerFenced if the managed ledger was closed
+        or its compacted view was deleted meanwhile.
         """
         async with self._changing:
             if (
@@ -605,7 +616,9 @@ class ManagedLedger(AppendListener):
                 or self.document.compacted is not before
                 or view.ledger not in self.document.unfinished_ledger_ids
             ):
-                raise LedgerFenced(f"{self.name} was closed, or its compacted view was deleted, during the compaction")
+                raise LedgerFenced(
+                    f"managed ledger {self.name} was closed, or its compacted view was deleted, during the compaction"
+                )
             self.document.unfinished_ledger_ids.remove(view.ledger)
             try:
                 await self._store_compacted(view)
@@ -651,8 +664,8 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position for a cursor that shall read from `position` on, including entries of the
-        compacted view.
+        """Return the mark-delete position with which a cursor begins to read at `position`. The entry at `position` may
+        exist only in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:
@@ -674,8 +687,8 @@ class ManagedLedger(AppendListener):
         return run
 
     async def read(self, position: Position, max_entries: int, max_bytes: int, group: Hashable = None) -> EntryRun:
-        """Read entries from `position` on, about `max_bytes` and at least one. The read may wait for memory; readers
-        with the same `group` share one place in this queue. Raises StoreError.
+        """Read entries from `position` on: at least one, at most `max_entries`, and about `max_bytes`. The read may
+        wait for memory; readers with the same `group` share one slot in the queue for memory. Raises StoreError.
         """
         memory = self.memory
         # A read returns at least one entry, of any size.
@@ -725,8 +738,9 @@ class ManagedLedger(AppendListener):
         self._resources.flush_soon(cursor.flush)
 
     async def close(self) -> None:
-        """Refuse appends, and write the unwritten changes of cursors. A StoreError leaves the managed ledger closed
-        too. A fenced managed ledger seals no ledger and writes no metadata.
+        """Refuse appends, write the unwritten changes of cursors, seal the open ledger, and store the list of ledgers.
+        After another process has taken over the managed ledger, only the changes of cursors are written. Raises
+        StoreError; the managed ledger is then closed too.
         """
         if self.is_closed:
             return

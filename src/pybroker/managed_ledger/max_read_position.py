@@ -1,5 +1,5 @@
-"""The max read position of a managed ledger: readers see no entry from the first message of an open transaction on, and
-no aborted messages. Pure.
+"""The max read position of a managed ledger: readers receive no entries at or after the first message of an open
+transaction, and no aborted messages. Pure.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ReadLimit:
         return min(max_entries, max(0, limit.entry_id - position.entry_id)) if position < limit else 0
 
     def hidden_among(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
-        """Return the entries that no reader receives among `entry_ids` (ascending): messages of aborted transactions,
-        and transaction markers. Usually empty.
+        """Return those of `entry_ids` (ascending) that no reader receives: messages of aborted transactions, and
+        transaction markers. Usually empty.
         """
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not entry_ids or not hidden.range_cardinality(entry_ids[0], entry_ids[-1] + 1):
@@ -41,8 +41,8 @@ class ReadLimit:
         return BitMap(entry_ids) & hidden
 
     def hidden_in(self, ledger_id: int, first_entry_id: int, end_entry_id: int) -> BitMap:
-        """Return the entries that no reader receives with ids from `first_entry_id` to below `end_entry_id`: messages
-        of aborted transactions, and transaction markers. Usually empty.
+        """Return the entry ids from `first_entry_id` up to, but not including, `end_entry_id` that no reader receives:
+        messages of aborted transactions, and transaction markers. Usually empty.
         """
         hidden = self.hidden.get(ledger_id)
         if hidden is None or not hidden.range_cardinality(first_entry_id, end_entry_id):
@@ -54,15 +54,16 @@ class ReadLimit:
         return hidden is not None and position.entry_id >= 0 and position.entry_id in hidden
 
     def last_readable(self, ledgers: LedgerList) -> Position:
-        """Return the position of the last entry before the first open transaction, including aborted entries; entry -1
-        of the first ledger if there is none.
+        """Return the position of the last entry in front of the first message of an open transaction. Without open
+        transactions, return the position of the last entry. The result may be an aborted message or a marker; it is
+        entry -1 of the first ledger if there is no such entry.
         """
         last = ledgers.last_position
         return last if self.limit is None or last < self.limit else ledgers.previous_position(self.limit)
 
     def visible_up_to(self, position: Position, ledgers: LedgerList) -> Position:
-        """Return the position of the last entry at or before `position` that readers may see; entry -1 of the first
-        ledger if there is none.
+        """Return the position of the last entry at or before `position` that is neither an aborted message nor a
+        transaction marker; entry -1 of the first ledger if there is none. Open transactions are not considered.
         """
         while self.is_hidden(position):
             hidden = self.hidden[position.ledger_id]

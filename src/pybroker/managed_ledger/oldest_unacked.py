@@ -50,8 +50,8 @@ class OldestUnacked:
         return position if self._ledgers.has_entry(position) else None
 
     def known_ms(self) -> int | None:
-        """Return the publish time of the first unacknowledged entry in milliseconds since 1970; None if it is not in
-        memory.
+        """Return the publish time of the first unacknowledged entry in milliseconds since 1970; None if the time is not
+        in memory, or if there is no such entry.
         """
         position = self.position
         if position is None:
@@ -64,13 +64,15 @@ class OldestUnacked:
         return self._publish_time_ms
 
     def known_age_s(self) -> int:
-        """Return the age of the first unacknowledged entry in seconds; -1 if its publish time is not in memory."""
+        """Return the age of the first unacknowledged entry in seconds; -1 if its publish time is not in memory, or if
+        there is no such entry.
+        """
         publish_time_ms = self.known_ms()
         return UNKNOWN_AGE_S if publish_time_ms is None else max(0, self._clock.wall_ms() - publish_time_ms) // 1000
 
     async def look(self) -> tuple[Position, int] | None:
         """Return the position of the first unacknowledged entry and its publish time (milliseconds since 1970), which
-        is read from the store if needed. None without such an entry. Raises StoreError.
+        is read from the store if needed. None if there is no such entry. Raises StoreError.
         """
         position = self.position
         if position is None:

@@ -41,16 +41,16 @@ class Leftovers:
     """Ledgers that the metadata lists, and that were never created as far as the store knows."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
-        """Return the orphaned ledgers that prove a loss of metadata: numbers of entries by ledger id."""
+        """Return the orphaned ledgers that prove a loss of metadata: the number of entries of each by ledger id."""
         return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
 
 
 async def find_orphaned_ledgers(store: LedgerStore, metadata: MetadataStore, stored_ids: Collection[int]) -> Leftovers:
-    """Return the ledgers among `stored_ids` that no metadata lists. `stored_ids`: all ledgers of earlier runs, which
-    the caller lists before it opens a managed ledger.
+    """Return the orphaned ledgers among `stored_ids`, the ids of all ledgers that earlier broker processes have left.
+    The caller must list these ids before it opens a managed ledger.
 
-    The result is empty if a metadata value cannot be read, because that value may list any of them; the value is
-    logged.
+    If a metadata value cannot be read, no ledger is reported as orphaned, because the value may list any ledger. The
+    error is logged.
     """
     found = Leftovers()
     left = {ledger_id for ledger_id in stored_ids if store.is_own(ledger_id)}
@@ -93,20 +93,22 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
             "orphaned_ledgers.kept",
             ledgers=len(found.entries),
             ledger_ids=told_ids(found.entries),
-            reason="no topic names them, yet they contain entries; the journal was not synced when this happened",
+            reason="the ledgers contain entries, but belong to no topic; the journal was not synced when their deletion was lost",
         )
 
 
 def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) -> str:
-    """Return the error text for orphaned ledgers `lost` (numbers of entries by ledger id), with the remedy."""
+    """Return the error text, with the remedy, for orphaned ledgers `lost` (numbers of entries by ledger id).
+    `has_topics`: whether the metadata contains topics.
+    """
     count = sum(lost.values())
     entries = "1 entry" if count == 1 else f"{count} entries"
-    names = "names no topic" if not has_topics else "does not name them"
+    names = "lists no topic" if not has_topics else "does not list these ledgers"
     return (
-        f"{directory} holds ledgers with entries, and its metadata.db {names}: {entries} in ledger {told_ids(lost)}. What topics"
-        " held is missing from metadata.db: put the right one back, with its -wal and metadata.end of the same moment; or see"
-        " what `pybroker ledger repair` would do, which sets these ledgers aside; or use --data with another directory."
-        " `pybroker ledger verify` says what is there"
+        f"The data directory {directory} contains ledgers with entries, but its metadata.db {names}: {entries} in ledger "
+        f"{told_ids(lost)}. The metadata of the topics is missing. Restore metadata.db, metadata.db-wal and metadata.end from the "
+        "same backup; or run `pybroker ledger repair`, which shows how it would move these ledgers away; or use --data with "
+        "another directory. `pybroker ledger verify` lists the stored data"
     )
 
 
@@ -118,8 +120,8 @@ def named_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
 
 
 def other_ledger_ids(info: ManagedLedgerInfo) -> list[int]:
-    """Return the ids of the ledgers that a managed ledger info contains beside the ledgers of the topic: trimmed
-    ledgers that must be deleted, and ledgers of compacted views.
+    """Return the ids of the ledgers that a managed ledger info contains in addition to the ledgers of the topic:
+    trimmed ledgers that must be deleted, and ledgers of compacted views.
     """
     return [*info.trimmed, *(() if info.compacted is None else (info.compacted.ledger,))]
 
@@ -192,7 +194,7 @@ async def named_entry_counts(metadata: MetadataStore) -> dict[int, int | None]:
 
 def entry_counts_in(value: bytes) -> dict[int, int | None]:
     """Return the ledgers in the stored managed ledger info `value`, with their numbers of entries; None for a ledger
-    that was not closed. The result is empty for a deleted topic.
+    that was not closed. The result is empty for a deleted topic, and for an unreadable value.
     """
     names = _names_in(value)
     if names is None or names.deleted:

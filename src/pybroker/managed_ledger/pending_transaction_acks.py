@@ -176,14 +176,14 @@ class PendingTransactionAcks:
 
     @property
     def low_water_marks(self) -> Mapping[int, int]:
-        """The low-water mark of each transaction coordinator: the transaction id up to which all its transactions have
+        """The low-water mark of each transaction coordinator: all its transactions up to this sequence number have
         ended.
         """
         return self._low_water_marks
 
     def highest_ids(self) -> dict[int, int]:
-        """Return, for each transaction coordinator, the highest sequence number of its open and ended transactions with
-        acks here.
+        """Return, for each transaction coordinator, the highest sequence number of its transactions that this object
+        knows: open and ended transactions, and the low-water mark.
         """
         found = dict(self._low_water_marks)
         for most, least in (*self.open, *self._ended):
@@ -215,8 +215,8 @@ class PendingTransactionAcks:
         return self._parts.get(ledger_id, _NO_PARTS)
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
-        """Return the open transaction that has acknowledged the entry, or one of the messages `bits` of a batch; None
-        without one. For many messages use `holders_of`.
+        """Return the open transaction that has acknowledged the entry, or one of the messages in the bit set `bits` of
+        a batch; None if there is none. For many messages use `holders_of`.
         """
         up_to = self.up_to
         if up_to is not None and position <= up_to:
@@ -276,9 +276,10 @@ class PendingTransactionAcks:
         return found
 
     def conflict(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
-        """Check an acknowledgement by the transaction `txn`. Return a position that an open transaction, perhaps `txn`
-        itself, has already acknowledged; None if there is none. A cumulative ack of `txn` may cover its individual
-        ones.
+        """Check an acknowledgement by the transaction `txn`: a cumulative one if `up_to` is not None, otherwise the
+        entries `groups` (ids by ledger) and the messages `parts` of batches. Return one of its positions that an open
+        transaction, perhaps `txn` itself, has already acknowledged; None if there is none. A cumulative ack may cover
+        individual acks of the same transaction.
         """
         if up_to is not None:
             return self._conflict_up_to(txn, up_to, parts)
@@ -387,8 +388,9 @@ class PendingTransactionAcks:
             self.cumulative = txn
 
     def end(self, txn: TxnId) -> Hold | None:
-        """Remove and return the pending acks of a transaction that has ended, and refuse its later ones. The end is
-        recorded even without pending acks: otherwise a late ack after a restart would stay pending.
+        """Remove and return the pending acks of a transaction that has ended; None if it has none. Later acks of the
+        transaction are refused. The end is recorded even without pending acks: otherwise a late ack after a restart
+        would stay pending.
         """
         if txn in self.open or not self.has_ended(txn):
             self._changes.append([_ENDED, txn.most, txn.least])
@@ -422,8 +424,8 @@ class PendingTransactionAcks:
         return hold
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """Record that all transactions of a coordinator up to sequence number `least` have ended. Return the ones with
-        pending acks, which the caller must end.
+        """Record that all transactions of a coordinator up to sequence number `least` have ended. Return those that
+        still have pending acks; the caller must call `end` for each.
         """
         if least <= self._low_water_marks.get(coordinator, 0):
             return []
@@ -498,11 +500,15 @@ class PendingTransactionAcks:
         for hold in self.open.values():
             for ledger_id, bitmap in hold.entries.items():
                 assert bitmap, "an empty bitmap is kept"
-                assert not bitmap & entries.get(ledger_id, BitMap()), "an entry is held by two"
+                assert not bitmap & entries.get(ledger_id, BitMap()), (
+                    "two transactions have acknowledged the same entry"
+                )
                 entries[ledger_id] = entries.get(ledger_id, BitMap()) | bitmap
             for position, (bits, _) in hold.parts.items():
                 by_entry = parts.setdefault(position.ledger_id, {})
-                assert not by_entry.get(position.entry_id, 0) & bits, "a message is held by two"
+                assert not by_entry.get(position.entry_id, 0) & bits, (
+                    "two transactions have acknowledged the same message"
+                )
                 by_entry[position.entry_id] = by_entry.get(position.entry_id, 0) | bits
         assert entries == self._entries
         assert parts == self._parts

@@ -46,8 +46,8 @@ class PublishTimes:
                 # A ledger was trimmed during the search.
 
     async def first_readable(self, position: Position) -> tuple[Position, int] | None:
-        """Return the position of the first readable entry at or after `position`, and its publish time in milliseconds
-        since 1970; None without one. Raises StoreError.
+        """Return the position of the first entry at or after `position` that is not damaged, and its publish time in
+        milliseconds since 1970; None if there is no such entry. Raises StoreError.
         """
         ledgers = self._ledgers
         position = ledgers.normalize(position)

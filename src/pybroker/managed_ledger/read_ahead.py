@@ -32,7 +32,7 @@ Read = Callable[[Position, int, int, Hashable], Awaitable[EntryRun | None]]
 
 
 class ReadAhead:
-    """The read-ahead of one managed ledger. Invariant: at most one read from a position is in progress."""
+    """The read-ahead of one managed ledger. Invariant: at most one read from the same position is in progress."""
 
     def __init__(self, resources: LedgerResources, read: Read) -> None:
         self._resources = resources
@@ -45,8 +45,9 @@ class ReadAhead:
         return self._resources.recent_reads.find(position)
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
-        """Return entries from `position` on, more than the cursor needs now; None if the first one does not exist, or
-        was trimmed during the read. `has_neighbours`: other cursors are close, so the result is cached for them. Raises
+        """Return entries from `position` on, more than the cursor needs now. Return None if the entry at `position`
+        does not exist, or was trimmed during the read. Reads with the same `group` share one slot in the queue for
+        memory. `has_neighbours`: the managed ledger has other cursors, so the result is cached for them. Raises
         StoreError.
         """
         while (under_way := self._under_way.get(position)) is not None:
@@ -68,10 +69,11 @@ class ReadAhead:
         return reads.share(LEAST_READ_BYTES, self._few_read_bytes if reads.users < FEW else READ_AHEAD_BYTES)
 
     def may_read_following(self, position: Position) -> bool:
-        """Return whether a cursor may already read from `position` while it still has entries in front of it.
+        """Return whether a cursor may already read from `position` although it has not delivered all earlier entries
+        that it has read.
 
-        This applies to a store without local files, where a read takes several milliseconds that the cursor would
-        wait. It needs memory that is free now, and entries that are not cached.
+        True only for a store without local files, where the cursor would wait several milliseconds for this read; and
+        only while few cursors read, enough memory is free, and the entry at `position` is not cached.
         """
         memory = self._resources.memory
         return (
@@ -84,12 +86,16 @@ class ReadAhead:
         )
 
     def count_held(self, holder: AheadHolder, size_bytes: int) -> None:
-        """Count the read-ahead of a cursor as memory for reads; 0 bytes if it has none."""
+        """Set the size of the entries that `holder`, the read-ahead of one cursor, holds. It counts as memory for
+        reads; 0 if the holder has no entries.
+        """
         memory = self._resources.memory
         memory.follow(memory.reads.hold(holder, size_bytes) if size_bytes else memory.reads.drop(holder))
 
     def start(self, following: FollowingRead, group: Hashable, *, has_neighbours: bool) -> bool:
-        """Start a read in the background. Return False if the broker ends its managed ledgers."""
+        """Start the read `following` in the background, with `group` and `has_neighbours` as in `read`. Return False if
+        it is not started, because the broker is closing its managed ledgers.
+        """
         return self._resources.tasks.start(self._follow(following, group, has_neighbours), "read ahead")
 
     async def _follow(self, following: FollowingRead, group: Hashable, has_neighbours: bool) -> None:
@@ -103,7 +109,7 @@ class ReadAhead:
 
 
 class FollowingRead:
-    """A read of the entries after those that a cursor still has."""
+    """A background read of entries from `position` on, while a cursor still delivers the entries in front of them."""
 
     __slots__ = ("_ended", "_when_read", "position", "run")
 
@@ -134,11 +140,12 @@ class FollowingRead:
 
 
 class CursorReadAhead(AheadHolder):
-    """The entries that one cursor has read from the store beyond its requests.
+    """The entries that one cursor has read from the store beyond its requests. `group` and `has_neighbours`: as in
+    `ReadAhead.read`.
 
-    Operation: `hold` keeps the surplus of a read and begins the next read, if `ReadAhead.may_read_following` allows
-    it, so bookies work while the surplus is delivered. `take` returns held entries. `read` returns the entries of the
-    next read, or reads from the store.
+    Operation: `hold` keeps the surplus of a read and begins the next read, if `ReadAhead.may_read_following` allows it,
+    so bookies work while the surplus is delivered. `take` returns held entries. `read` returns the entries of the next
+    read, or reads from the store.
 
     Memory: both runs count as read-ahead, which is dropped when other readers need the memory.
     """
@@ -150,7 +157,9 @@ class CursorReadAhead(AheadHolder):
         self._following: FollowingRead | None = None
 
     def take(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return held entries from `position` on. Return None if they must be read with `read`."""
+        """Return held entries from `position` on, within the limits. Return None if the entries must be read with
+        `read`.
+        """
         held = self.held
         if held is None:
             return None
@@ -162,8 +171,8 @@ class CursorReadAhead(AheadHolder):
         return None
 
     async def read(self, position: Position, group: Hashable, *, has_neighbours: bool) -> EntryRun | None:
-        """Return a run with the entry at `position`, from the next read or from the store. Return None if the entry
-        does not exist, or was trimmed during the read. Raises StoreError.
+        """Return entries, including the one at `position`, from the background read if it has this entry, otherwise
+        from the store. Return None if the entry does not exist, or was trimmed during the read. Raises StoreError.
         """
         following = self._following
         if following is not None and following.may_have(position):
@@ -173,7 +182,9 @@ class CursorReadAhead(AheadHolder):
         return await self._reads.read(position, group, has_neighbours=has_neighbours)
 
     def hold(self, run: EntryRun, following: Position | None, group: Hashable, *, has_neighbours: bool) -> None:
-        """Keep a run that has entries beyond the request. `following`: the next readable position after the run."""
+        """Keep `run`, which has more entries than requested, and start a background read of the entries after it if
+        that is allowed. `following`: the next readable position after `run`; None if there is none.
+        """
         self.held, self._following = run, None
         self._count()
         if self.held is None or following is None or not self._reads.may_read_following(following):

@@ -19,7 +19,7 @@ PREPARE_AT = 0.9
 
 @dataclass(frozen=True, slots=True)
 class LedgerLimits:
-    """The limits at which the next ledger begins. A ledger without entries is never left."""
+    """The limits at which a managed ledger changes to its next ledger. A ledger without entries is never left."""
 
     max_entries_per_ledger: int = 50_000
     max_bytes_per_ledger: int = 2048 * 1024 * 1024
@@ -45,8 +45,9 @@ class RolloverStep(Enum):
 def rollover_step(
     limits: LedgerLimits, entry_count: int, size_bytes: int, age_ms: float, idle_ms: float, *, frees_space: bool
 ) -> RolloverStep:
-    """Return the next step of the change to the next ledger, for a current ledger with at least one entry.
-    `frees_space`: the disk is full and the current ledger could be deleted.
+    """Return the next action for a current ledger with this size and age, and at least one entry. `idle_ms`: the time
+    since its last append. `frees_space`: the disk is full, and the change to the next ledger would permit the deletion
+    of the current one.
     """
     if (
         frees_space
@@ -89,8 +90,8 @@ class PendingAppends:
         self._waiting.append(run)
 
     def add_unknown(self, runs: Sequence[AppendRun]) -> None:
-        """Add appends of which it is unknown whether the store has stored them, and the later appends to the same
-        ledger, which are not stored.
+        """Add the appends for which the store has reported an unknown result, and the later appends to the same ledger,
+        which are certainly not stored.
         """
         self._unknown += runs
 

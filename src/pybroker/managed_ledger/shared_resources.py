@@ -57,13 +57,15 @@ class LedgerResources:
             self.memory.follow(settled)
 
     def resize_cache(self, limit_bytes: int) -> None:
-        """Set the size limit of the entry cache in bytes, at most to its memory budget."""
+        """Set the size limit of the entry cache to `limit_bytes`, or to the cache's memory budget if that is smaller."""
         before_bytes = self.cache.size_bytes
         self.cache.resize(min(limit_bytes, self.memory.cache.highest_bytes))
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
 
     def evict_old_cached(self) -> Generator[None, None, None]:
-        """Evict, in small steps, the cached entries that were already cached at the previous call."""
+        """Evict, in small steps, the entries that were already cached at the previous call, unless an entry was read
+        from the cache since then. The generator yields after each step.
+        """
         before_bytes = self.cache.size_bytes
         for _ in self.cache.evict_old():
             self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))

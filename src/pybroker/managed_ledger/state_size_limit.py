@@ -20,8 +20,8 @@ acknowledgement.
 
 
 class StateExcess(NamedTuple):
-    """A cursor state that is too large for the store. `end`: its last acknowledged entry. `since_ms`: by the monotonic
-    clock.
+    """A cursor state that is too large for the store. `end`: its last acknowledged entry. `since_ms`: the start of the
+    pause by the monotonic clock.
     """
 
     size_bytes: int
@@ -32,7 +32,7 @@ class StateExcess(NamedTuple):
 
 
 class StateSizeLimit:
-    """The state of this limit for one cursor."""
+    """Whether the delivery of one subscription is paused because the state of its cursor is too large."""
 
     __slots__ = ("excess", "is_stored")
 
@@ -43,8 +43,8 @@ class StateSizeLimit:
         """Whether the last state could be stored."""
 
     def refused(self, size_bytes: int, limit_bytes: int, range_count: int, end: Position, now_ms: float) -> bool:
-        """Record that the store refused the cursor's state because of its size. Return whether this pauses delivery.
-        `end`: the last acknowledged entry.
+        """Record that the store refused the cursor's state because of its size. Return True if delivery is paused from
+        now on, False if it was paused already. `end`: the last acknowledged entry.
         """
         before = self.excess
         since_ms = now_ms if before is None else before.since_ms
@@ -53,7 +53,7 @@ class StateSizeLimit:
         return before is None
 
     def stored(self, size_bytes: int) -> bool:
-        """Record that the cursor's state was stored. Return whether delivery continues because of this."""
+        """Record that the cursor's state was stored, with `size_bytes`. Return whether this ends a pause of delivery."""
         self.is_stored = True
         excess = self.excess
         if excess is None or size_bytes * 100 > excess.limit_bytes * RESUME_PERCENT:
@@ -62,7 +62,7 @@ class StateSizeLimit:
         return True
 
     def readable(self, position: Position, max_entries: int) -> int:
-        """Return how many entries from `position` on may be delivered."""
+        """Return how many of the `max_entries` entries from `position` on may be delivered."""
         excess = self.excess
         if excess is None or position.ledger_id < excess.end.ledger_id:
             return max_entries

@@ -62,7 +62,7 @@ class StoredInfo:
         record.save_with(self.save)
 
     def take(self, info: ManagedLedgerInfo) -> None:
-        """Copy all properties of a stored info, except its list of ledgers."""
+        """Copy all fields of a stored info, except its list of ledgers."""
         self.created_ms = info.created
         self.properties = info.properties
         self.last_index = info.last_index
@@ -99,8 +99,8 @@ class StoredInfo:
         return self.record.version
 
     async def save(self) -> None:
-        """Store the current state. Durable on return. Raises StoreError, and LedgerFenced once another owner has
-        written.
+        """Store the current state. Durable on return. Raises StoreError, and LedgerFenced if another owner has taken
+        over the managed ledger.
         """
         self._asked_saves += 1
         asked = self._asked_saves
@@ -117,7 +117,9 @@ class StoredInfo:
             self._covered_saves = covered
 
     def lose(self, error: LedgerFenced) -> None:
-        """Refuse all further saves with `error`, because another owner has taken over the managed ledger."""
+        """Refuse all further saves, because another owner has taken over the managed ledger. The first call passes
+        `error` to `when_fenced`.
+        """
         if not self.is_fenced:
             self.is_fenced = True
             self.when_fenced(error)
@@ -170,7 +172,9 @@ class StoredInfo:
     def _cursor(self, name: str, cursor_id: str) -> CursorInfo:
         info = self.cursors.get(name)
         if info is None or info.id != cursor_id:
-            raise StoreError(f"the cursor {name} of {self.path} cannot be changed, because it was deleted")
+            raise StoreError(
+                f"the cursor {name} of managed ledger {self.path} cannot be changed, because the cursor was deleted"
+            )
         return info
 
 

@@ -21,7 +21,7 @@ MAX_REMEMBERED = 64
 
 
 class TrimmedLedgers:
-    """The trimmed ledgers of one managed ledger as rows of (ledger id, entries), ascending."""
+    """The trimmed ledgers of one managed ledger as rows of (ledger id, number of entries), ascending."""
 
     def __init__(self, until: int, rows: Iterable[tuple[int, int]] = ()) -> None:
         self.until = until
@@ -45,8 +45,8 @@ class TrimmedLedgers:
         return TrimmedLedgers(self.until, [*self._rows, *rows])
 
     def lost_between(self, start: Position, end: Position) -> list[tuple[Position, Position | None]]:
-        """Return the ranges of trimmed entries from `start` to before `end`. A range is its first position and the
-        position after its last entry, which is None if it is no longer known.
+        """Return the ranges of trimmed entries from `start` up to, but not including, `end`. A range is its first
+        position and the position after its last entry; the latter is None if it is no longer known.
         """
         lost: list[tuple[Position, Position | None]] = []
         if start.ledger_id <= self.until:

@@ -145,7 +145,9 @@ class Holding:
         return self._taken_bytes + self._counted_bytes
 
     async def wait(self, group: Hashable, size_bytes: int) -> None:
-        """Wait for `size_bytes`. Waiting operations are served round robin by `group`. Call this only once."""
+        """Wait for `size_bytes`, or for the part's guaranteed minimum if that is less, and then count all `size_bytes`.
+        Waiting operations are served round robin by `group`. Call this only once.
+        """
         assert not self._taken_bytes, "an operation that uses memory must not wait for more"
         self._taken_bytes = await self._memory.take(self._part, group, self._part.safe_bytes(size_bytes))
         self.count(max(size_bytes, self._taken_bytes))

@@ -35,7 +35,9 @@ class _Waiting(NamedTuple):
 
 
 class MemoryBudget(Generic[T]):
-    """Memory budget of one broker. `T`: type of waiters and read-ahead holders. No request waits that could be granted."""
+    """Memory budget of one broker. `T`: type of waiters and read-ahead holders. A request that can be granted never
+    waits.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes > 0
@@ -48,8 +50,8 @@ class MemoryBudget(Generic[T]):
         """Number of waiters in all parts."""
 
     def add_part(self, name: str, floor_bytes: int, bound_bytes: int) -> Part[T]:
-        """Add a part with a guaranteed minimum (`floor_bytes`) and a maximum. The floors together must leave shared
-        memory.
+        """Add a part with a guaranteed minimum (`floor_bytes`) and a maximum. The sum of the minimums of all parts must
+        be less than the budget.
         """
         assert name not in self.parts
         floor_bytes = min(floor_bytes, bound_bytes)
@@ -138,7 +140,7 @@ class Part(Generic[T]):
 
     @property
     def most_bytes(self) -> int:
-        """Return how many bytes the part could use if all others used only their floors."""
+        """Return how many bytes the part could use if all other parts used at most their guaranteed minimums."""
         return min(self.bound_bytes, self.floor_bytes + self._budget.shared_bytes)
 
     def limit_to(self, own_bytes: int) -> None:
@@ -146,7 +148,9 @@ class Part(Generic[T]):
         self.bound_bytes = min(self.highest_bytes, own_bytes) if own_bytes else self.highest_bytes
 
     def room(self, *, with_shared: bool = True) -> int:
-        """Return how many bytes can be taken now; 0 or less if none."""
+        """Return how many bytes can be taken from the part now, without shared memory if `with_shared` is False; 0 or
+        less if none.
+        """
         own_bytes = max(0, self.floor_bytes - self.used_bytes)
         budget = self._budget
         shared_bytes = max(0, budget.shared_bytes - budget.shared_used_bytes) if with_shared else 0
@@ -202,7 +206,8 @@ class Part(Generic[T]):
         """Request `size_bytes` of the part, or its maximum if that is less. Waiting requests are served round robin by
         `group`.
 
-        The result contains `waiter` if the request is granted; otherwise it waits. `took` returns the granted amount.
+        The result contains `waiter` if the request is granted; otherwise the request waits. `took` returns the granted
+        amount.
         """
         assert waiter not in self._group_of, "waits already"
         self.takers += 1
@@ -225,7 +230,9 @@ class Part(Generic[T]):
         return min(size_bytes, max(1, self.floor_bytes))
 
     def leave(self, waiter: T) -> Settled[T] | None:
-        """Cancel a waiting request. Return None if it was granted."""
+        """Cancel a waiting request, which may let other requests continue. Return None if the request was granted
+        already.
+        """
         group = self._group_of.pop(waiter, None)
         if group is None:
             return None
@@ -242,7 +249,8 @@ class Part(Generic[T]):
     def hold(self, holder: T, size_bytes: int) -> Settled[T] | None:
         """Set the read-ahead of `holder` to `size_bytes`.
 
-        If a request waits, the oldest holder must drop its read-ahead first.
+        If a request waits, holders must drop their read-ahead, the oldest first: the result contains them. None if no
+        request waits.
         """
         self._forget(holder)
         self._ahead[holder] = size_bytes

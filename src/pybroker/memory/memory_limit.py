@@ -14,7 +14,9 @@ _NO_LIMIT_BYTES = 1 << 60
 
 
 class MemoryLimit(NamedTuple):
-    """The memory limit in bytes (0 if unknown), and its source."""
+    """The memory limit in bytes (0 if unknown). `is_of_group`: it is the limit of a control group, not the machine's
+    memory.
+    """
 
     size_bytes: int
     is_of_group: bool

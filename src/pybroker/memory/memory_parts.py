@@ -68,8 +68,8 @@ def counted_bytes(process_limit_bytes: int) -> int:
 
 
 class WriteBuffers(NamedTuple):
-    """Memory limits in bytes for entries that are not in a segment file yet: at the first one a checkpoint begins, at
-    the second one appends wait.
+    """Memory limits in bytes for entries that are not in a segment file yet: at `checkpoint_bytes` a checkpoint begins,
+    at `all_bytes` appends wait.
     """
 
     checkpoint_bytes: int
@@ -77,8 +77,8 @@ class WriteBuffers(NamedTuple):
 
 
 def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
-    """Return the limits for checkpoints of `checkpoint_bytes` if entries may use `most_bytes`. The second limit allows
-    the same amount again during a checkpoint.
+    """Return the limits if checkpoints should begin at `checkpoint_bytes` and entries may use `most_bytes`. While a
+    checkpoint runs, appends may use another `checkpoint_bytes`.
     """
     checkpoint_bytes = min(checkpoint_bytes, most_bytes // 2)
     return WriteBuffers(checkpoint_bytes, min(most_bytes, max(2 * checkpoint_bytes, LEAST_WRITES_BYTES)))

@@ -32,8 +32,8 @@ class MemoryShares(Generic[K]):
         return len(self._waiting)
 
     def report(self, holder: K, size_bytes: int) -> Settled[object] | None:
-        """Set the memory of `holder` in bytes; 0 when it ends. Return the waiters and read-ahead holders that the
-        caller must notify, or None.
+        """Set the memory of `holder` in bytes; 0 when the holder ends. Return the waiters and read-ahead holders that
+        the caller must notify, or None.
         """
         before_bytes = self._used.pop(holder, 0)
         if size_bytes:
@@ -48,8 +48,8 @@ class MemoryShares(Generic[K]):
         return max(self._least_bytes, most_bytes // shares)
 
     def stops(self, holder: K) -> bool:
-        """Return whether `holder` has reached its share, so that its input must pause. `freed` returns it when it may
-        continue.
+        """Return whether `holder` has reached its share, so that its input must pause. When the holder may continue,
+        `freed` returns it.
         """
         if self._used.get(holder, 0) < self.allowed_bytes():
             return False

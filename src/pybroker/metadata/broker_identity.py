@@ -152,11 +152,13 @@ def _decoded_holder(value: bytes) -> dict[str, object]:
 
 
 def directory_id(stored: bytes | None, runtime: Runtime) -> str:
-    """Return the id of the data directory: `stored`, or a new random id if that is None."""
+    """Return the id of the data directory: `stored`, or a new random id if `stored` is None."""
     return f"{runtime.random.getrandbits(128):032x}" if stored is None else stored.decode(errors="replace")
 
 
 async def keep_directory_id(embedded: MetadataStore, identity: str) -> None:
-    """Store the id of the data directory in its embedded metadata store, unless it is stored already."""
+    """Store `identity` as the id of the data directory in the embedded metadata store of that directory, unless an id
+    is stored already.
+    """
     if await embedded.get(DIRECTORY_ID_PATH) is None:
         await embedded.put(DIRECTORY_ID_PATH, identity.encode())

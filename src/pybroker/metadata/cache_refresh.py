@@ -28,7 +28,9 @@ class RefreshedCache(Protocol):
     """A cache of documents. Both methods raise StoreError if the store cannot be read."""
 
     async def refresh(self, path: str) -> None:
-        """Read the document at `path` again and notify the cache's listeners. Paths of other documents are ignored."""
+        """Read the document at `path` again and notify the cache's listeners. Ignore the path of a document that does
+        not belong into the cache.
+        """
 
     async def read_again(self) -> None:
         """Read all documents again and notify the cache's listeners."""
@@ -43,8 +45,10 @@ class CacheRefresher:
         self._caches: list[_Refreshed] = []
 
     def keep(self, cache: RefreshedCache, *prefixes: str) -> None:
-        """Register a cache: after a change below one of the `prefixes`, it reads the document again. Call this before
-        the cache is loaded.
+        """Register `cache`: after a change at or below one of the `prefixes`, its `refresh` is called with the changed
+        path. Does nothing for an embedded store.
+
+        Call this before the cache is loaded, so that no change is missed.
         """
         if not self._store.is_shared:
             return
@@ -55,7 +59,9 @@ class CacheRefresher:
 
     @property
     def pending(self) -> int:
-        """The number of changed paths that have not been read again; a whole cache counts as one."""
+        """The number of changed paths that the caches have not read again. A read in progress counts as one path, and
+        so does a cache that must be read as a whole.
+        """
         return sum(cache.pending for cache in self._caches)
 
     async def close(self) -> None:

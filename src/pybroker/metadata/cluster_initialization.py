@@ -61,8 +61,11 @@ async def initialize_cluster(
     report: Report,
     random: Random,
 ) -> None:
-    """Create the missing nodes and documents of a cluster: root node, cluster, tenants, namespaces, and the nodes that
-    bookies need. Report each of them. Raises StoreError and AdminError.
+    """Create the missing nodes and documents of a cluster: root nodes, cluster, tenants, namespaces, `coordinators`
+    transaction coordinators, and the nodes that bookies need.
+
+    `report` receives one line for each of them: created, changed, or existing. `deadline_s`: the longest wait for each
+    connection to ZooKeeper. Raises StoreError and AdminError.
     """
     await _make_root(addresses.metadata, options, deadline_s, report)
     if addresses.configuration is not None:

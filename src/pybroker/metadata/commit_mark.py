@@ -1,5 +1,5 @@
 """The commit mark: the number of confirmed transactions of the metadata store, in a file beside the database. It shows
-whether the database has lost some.
+whether the database has lost confirmed transactions.
 
 SQLite takes the first damaged frame of its log for the end of the log, and does not notice that a database was replaced
 by an older or an empty one. The mark is written after each commit and before the caller gets the result, without a
@@ -46,7 +46,7 @@ class CommitMark:
         commits = decode_mark(self._file.content())
         if commits is None:
             logs.warning(
-                "metadata.mark_damaged", file=self._name, note="a loss of the last changes would not be noticed"
+                "metadata.mark_damaged", file=self._name, note="a loss of the last changes would not be detected"
             )
         return commits or 0
 

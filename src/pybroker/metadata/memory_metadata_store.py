@@ -138,8 +138,8 @@ class MemoryMetadataStore(MetadataStore):
 
 
 def require_changes(changes: Sequence[Change], version_of: Callable[[str], int | None]) -> None:
-    """Raise BadVersionError unless every change expects the present version of its path. `version_of` returns the
-    present version, None for a path without value.
+    """Raise BadVersionError if a change expects another version than the present one, or deletes or checks a path
+    without value. `version_of` returns the present version of a path, None for a path without value.
     """
     assert len({change.path for change in changes}) == len(changes), "a path occurs once"
     for change in changes:
@@ -150,8 +150,10 @@ def require_changes(changes: Sequence[Change], version_of: Callable[[str], int |
 
 
 def require_countable(parent: str, existing: Versioned | None) -> None:
-    """Raise StoreError if `parent`, whose children shall be numbered, has a value: its version cannot count the
-    children then.
+    """Raise StoreError if `existing`, the value at `parent`, is not empty.
+
+    Each new numbered child gets its number from the version of `parent`. To increment that version, an empty value is
+    stored at `parent`, which would overwrite another value.
     """
     if existing is not None and existing.value:
         raise StoreError(
@@ -160,14 +162,14 @@ def require_countable(parent: str, existing: Versioned | None) -> None:
 
 
 def require_version(path: str, present: int | None, expected: int) -> None:
-    """Raise BadVersionError unless the value at `path` has the version that the caller expects. `present`: its version,
-    None without a value.
+    """Raise BadVersionError unless `present`, the version of the value at `path` (None without a value), meets the
+    expectation: a version, ANY_VERSION, or NOT_EXISTING.
     """
     if expected == ANY_VERSION:
         return
     if expected == NOT_EXISTING:
         if present is not None:
-            raise BadVersionError(f"{path} already exists with version {present}")
+            raise BadVersionError(f"the node {path} already exists with version {present}")
     elif present != expected:
         found = "does not exist" if present is None else f"has version {present}"
-        raise BadVersionError(f"{path} {found}, expected version {expected}")
+        raise BadVersionError(f"the node {path} {found}, but version {expected} was expected")

@@ -1,4 +1,5 @@
-"""Paths of the metadata store. Each function returns a path; its docstring describes the value at the path.
+"""Paths of the metadata store. A docstring "Path of X" names the value at the returned path; "Parent of X" means that
+the values are below the returned path.
 
 Shared documents have the paths of Apache Pulsar, so that Java brokers and pybroker can use one metadata store. Values for
 which Pulsar has no path are below `/pybroker`, which Java brokers ignore.
@@ -51,12 +52,12 @@ def failure_domain(cluster_name: str, name: str) -> str:
 
 
 def isolation_policies(cluster_name: str) -> str:
-    """Path of all NamespaceIsolationData of a cluster, by name."""
+    """Path of the isolation policies of a cluster: one value with all NamespaceIsolationData by policy name."""
     return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"
 
 
 def migration(cluster_name: str) -> str:
-    """Path of the ClusterPolicies: whether and where the cluster was migrated."""
+    """Path of the ClusterPolicies of a cluster, which state whether and where the cluster was migrated."""
     return f"{CLUSTERS}/{cluster_name}/policies"
 
 
@@ -66,12 +67,12 @@ def tenant(name: str) -> str:
 
 
 def policies(namespace: NamespaceName) -> str:
-    """Path of the NamespacePolicies. A namespace exists if they exist."""
+    """Path of the NamespacePolicies. A namespace exists if this value exists."""
     return f"{POLICIES}/{namespace.tenant}/{namespace.local_name}"
 
 
 def local_policies(namespace: NamespaceName) -> str:
-    """Path of the LocalPolicies; no value while they would only repeat the NamespacePolicies."""
+    """Path of the LocalPolicies. Without this value, the bundles and the migration flag of the NamespacePolicies apply."""
     return f"{LOCAL_POLICIES}/{namespace.tenant}/{namespace.local_name}"
 
 
@@ -86,7 +87,7 @@ def resource_quota(namespace: NamespaceName, bundle: str) -> str:
 
 
 def topic_policies(topic: TopicName) -> str:
-    """Path of the TopicPolicies; no value while the topic has no policies of its own."""
+    """Path of the TopicPolicies. There is no value if no policies are set for the topic itself."""
     return f"{TOPIC_POLICIES}/{topic.storage_path}"
 
 
@@ -96,7 +97,9 @@ def schemas(namespace: NamespaceName) -> str:
 
 
 def schema(topic: TopicName) -> str:
-    """Parent of the versions of a topic's schema. All partitions, and both domains, share the schema."""
+    """Parent of the versions of a topic's schema. All partitions of a topic share the schema, and so do the persistent
+    and the non-persistent topic of the same name.
+    """
     return f"{SCHEMAS}/{schema_name(topic)}"
 
 
@@ -150,7 +153,7 @@ def managed_ledgers(namespace: NamespaceName, domain: str) -> str:
 
 
 def managed_ledger(topic: TopicName) -> str:
-    """Path of a topic's managed ledger info. It is deleted together with all paths below it."""
+    """Path of a topic's managed ledger info. When the topic is deleted, this value and all values below it are deleted."""
     return f"{MANAGED_LEDGERS}/{topic.storage_path}"
 
 

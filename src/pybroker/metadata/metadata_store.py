@@ -48,7 +48,7 @@ class Versioned(NamedTuple):
 
 
 class NodeTimes(NamedTuple):
-    """When a value was first put and last changed, in milliseconds since 1970."""
+    """The times of the first put and of the last change of a value, in milliseconds since 1970."""
 
     created_ms: int
     changed_ms: int
@@ -70,7 +70,9 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A condition within `change_together`: the value must have this version. NOT_EXISTING is not possible."""
+    """A condition within `change_together`: the value must have this version. `expected_version` cannot be
+    NOT_EXISTING.
+    """
 
     path: str
     expected_version: int
@@ -119,7 +121,9 @@ class MetadataStore(ABC):
         return SessionState.CONNECTED
 
     def holds_session(self) -> bool:
-        """Return whether this process certainly has its session now, so that its session values exist."""
+        """Return whether this process certainly has its session now, so that its session values exist. Always True for
+        an embedded store.
+        """
         return True
 
     @property
@@ -139,11 +143,11 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def get(self, path: str) -> Versioned | None:
-        """Return the value at `path`; None without one."""
+        """Return the value at `path`; None if there is no value."""
 
     async def times_of(self, path: str) -> NodeTimes | None:
-        """Return when the value at `path` was created and changed; None without a value, or if the store does not
-        record it. Raises StoreError.
+        """Return when the value at `path` was created and last changed; None if there is no value, or if the store does
+        not record times. Raises StoreError.
         """
         return None
 
@@ -159,39 +163,46 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def children(self, path: str) -> list[str]:
-        """Return the sorted names directly below `path`, of values and of parents of values."""
+        """Return the sorted names directly below `path`: names of values, and names of paths that only have values
+        below them.
+        """
 
     @abstractmethod
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
         """Return up to `limit` values below `path` with their paths, sorted by path, beginning after the path `after`
         ("": with the first one).
 
-        A list shorter than `limit` means that no more values exist. Costs a fraction of single `get` calls.
+        A list shorter than `limit` means that no more values exist. One call is much faster than a `get` for each
+        value.
         """
 
     def values_at(
         self, path: str, depth: int, page_values: int = PAGE_VALUES
     ) -> AsyncIterator[tuple[list[str], Versioned]]:
-        """Yield each value that is exactly `depth` segments below `path`, with these segments, sorted by path.
+        """Yield each value that is exactly `depth` segments below `path`, with these `depth` segments, sorted by path.
         `page_values`: number of values below `path` to read with one operation of the store. Raises StoreError.
         """
         return _values_at(self, path, depth, page_values)
 
     @abstractmethod
     async def delete_tree(self, path: str) -> int:
-        """Delete the value at `path` and all values below it. Return their number.
+        """Delete the value at `path` and all values below it. Return the number of deleted values.
 
-        Atomic in an embedded store. In a shared store, a failure may leave a part; then call it again.
+        Atomic in an embedded store. In a shared store, some values may remain after an error; a further call deletes
+        them.
         """
 
     @abstractmethod
     async def values_of(self, paths: Sequence[str]) -> list[Versioned | None]:
-        """Return the values at these paths, None for a path without value. Costs a fraction of single `get` calls."""
+        """Return the values at these paths, None for a path without value. One call is much faster than a `get` for
+        each path.
+        """
 
     @abstractmethod
     async def change_together(self, changes: Sequence[Change]) -> list[int | None]:
-        """Perform all changes or none; return the new versions of the puts. Each path may occur once. Raises
-        BadVersionError if a change expects another version than the present one.
+        """Perform all changes or none. Return one item for each change: the new version for a Put, otherwise None.
+
+        Each path may occur once. Raises BadVersionError if a change expects another version than the present one.
         """
 
     @abstractmethod
@@ -200,15 +211,15 @@ class MetadataStore(ABC):
         BadVersionError if a value exists.
 
         Later puts and deletes work as with other values. A deletion that began in one session never takes effect in a
-        later session, where the value may be another broker's. No value can be stored below it.
+        later session, where the value may be another broker's. A session value cannot have values below it.
         """
 
     @abstractmethod
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
         """Store a value at a new path: `path` followed by ten digits, a number that rises with each call for the same
-        parent. Return the new path.
+        parent. Return the new path. `for_session`: the value disappears at the end of the session.
 
-        No number is used twice, also after a restart. In an embedded store, the parent cannot have a value of its own.
+        No number is used twice, even after a restart. In an embedded store, the parent cannot have a value of its own.
         After UnknownOutcome, a value may exist although no caller knows its path.
         """
 
@@ -217,7 +228,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
-        """Call `watch(path)` after every change at or below `prefix`, for as long as the store lives.
+        """Call `watch(path)` after every change at or below `prefix`, until the store is closed.
 
         Call `missed()` when changes may have gone unreported, because a shared store was unreachable. The caller then
         reads all cached values again. A shared store also reports parents that are created or deleted.
@@ -231,7 +242,7 @@ class MetadataStore(ABC):
 def values_at(
     store: MetadataStore, path: str, depth: int, page_values: int = PAGE_VALUES
 ) -> AsyncIterator[tuple[list[str], Versioned]]:
-    """Yield the values of `store.values_at`: a function for callers that import only this module."""
+    """Yield the same values as `store.values_at(path, depth, page_values)`."""
     return store.values_at(path, depth, page_values)
 
 

@@ -22,7 +22,7 @@ from pybroker.model.names import NamespaceName, TopicName
 
 
 class PartitionedTopicMetadata(msgspec.Struct):
-    """The stored metadata; properties are absent while there are none."""
+    """The stored metadata of a partitioned topic. `properties` is None if there are none."""
 
     partitions: int
     deleted: bool = False
@@ -30,7 +30,7 @@ class PartitionedTopicMetadata(msgspec.Struct):
 
 
 class PartitionedTopics:
-    """The partitioned topics, owned by one broker. Call `load` first."""
+    """The cache of the partitioned topics, owned by one broker. Call `load` first."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -89,8 +89,8 @@ class PartitionedTopics:
     async def create(self, topic: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
         """Store the metadata of a new partitioned topic.
 
-        Refused: 409 if `topic` is partitioned already. The cache then contains the stored metadata, also if another
-        broker has stored them, or a call of this method that was cancelled before the response of the store.
+        Raises AdminError 409 if `topic` is partitioned already. The cache then contains the metadata that the store
+        has, for example from another broker, or from an earlier call that was cancelled.
         """
         metadata = PartitionedTopicMetadata(partitions, properties=dict(properties) if properties else None)
         async with self._writing:
@@ -102,8 +102,8 @@ class PartitionedTopics:
             self._remember(topic, metadata)
 
     async def update(self, topic: TopicName, change: Callable[[PartitionedTopicMetadata], None]) -> None:
-        """Apply `change` to the metadata of a partitioned topic; again if another broker has changed the metadata
-        meanwhile.
+        """Apply `change` to the metadata of a partitioned topic. If another broker changes the metadata at the same
+        time, apply `change` again to the new metadata.
 
         Raises AdminError: 404 if the topic is not partitioned, 409 after repeated concurrent changes; and the errors of
         `change`.
@@ -122,7 +122,7 @@ class PartitionedTopics:
             self._remember(topic, metadata)
 
     async def delete(self, topic: TopicName) -> None:
-        """Delete the metadata of a partitioned topic; other topics are ignored."""
+        """Delete the metadata of a partitioned topic. Does nothing if the topic is not partitioned."""
         async with self._writing:
             await self._store.delete(metadata_paths.partitioned_topic(topic))
             self._forget(topic)

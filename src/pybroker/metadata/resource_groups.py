@@ -1,4 +1,5 @@
-"""Resource groups: rates that all topics of some namespaces share, in a write-through cache of the metadata store.
+"""Resource groups: publish and dispatch rates that the topics of all namespaces of a group share, in a write-through
+cache of the metadata store.
 
 Invariants: a change is durable when its method returns, and only then visible to reads. Refusals are AdminErrors with
 the codes of Pulsar's REST API. The policies of a namespace contain the name of its group.
@@ -30,7 +31,7 @@ class ResourceGroup(msgspec.Struct):
 
 
 class ResourceGroupChange(msgspec.Struct):
-    """The values in a request that creates or changes a group. Absent values stay unchanged."""
+    """The values in a request that creates or changes a group. A value of None is left unchanged."""
 
     publishRateInMsgs: int | None = None
     publishRateInBytes: int | None = None
@@ -47,7 +48,9 @@ class ResourceGroupChange(msgspec.Struct):
 
 
 class ResourceGroupListener(ABC):
-    """Called for changed groups, after the change is durable and visible. Must not raise: other listeners follow."""
+    """Called for changed groups, after the change is durable and visible. Must not raise, because further listeners are
+    called afterwards.
+    """
 
     @abstractmethod
     def resource_group_changed(self, name: str) -> None:
@@ -114,7 +117,9 @@ class ResourceGroups:
         return self._groups.get(name)
 
     async def put(self, name: str, change: ResourceGroupChange) -> None:
-        """Create the resource group, or apply `change` to it. Raises AdminError 412 for an invalid name."""
+        """Create the resource group, or apply `change` to the existing one. Raises AdminError: 412 for an empty name,
+        409 after repeated concurrent changes.
+        """
         if not name.strip():
             raise AdminError(412, "the resource group needs a name")
         async with self._writing:

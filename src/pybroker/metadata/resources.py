@@ -46,11 +46,13 @@ T = TypeVar("T")
 
 
 class PolicyListener(ABC):
-    """Called for changed policies, after the change is durable and visible. Must not raise: other listeners follow."""
+    """Called for changed policies, after the change is durable and visible. Must not raise, because further listeners
+    are called afterwards.
+    """
 
     @abstractmethod
     async def namespace_changed(self, namespace: NamespaceName) -> None:
-        """Called after the policies of an existing namespace changed. Return when they are applied."""
+        """Called after the policies of an existing namespace changed. Return when the new policies are applied."""
 
     @abstractmethod
     async def tenant_changed(self, tenant: str) -> None:
@@ -66,7 +68,9 @@ class PolicyListener(ABC):
 
     @abstractmethod
     async def topics_missed(self) -> None:
-        """Called when other brokers may have changed the policies of any topic without a report."""
+        """Called when other brokers may have changed the policies of any topics, and notifications of these changes
+        were lost.
+        """
 
 
 class Resources:
@@ -176,9 +180,10 @@ class Resources:
         await self._refresh_namespace(namespace)
 
     async def stored_boundaries(self, namespace: NamespaceName) -> list[str] | None:
-        """Read the bundle boundaries of a namespace from the store, without the cache and without waiting for its changes.
+        """Read the bundle boundaries of a namespace from the store instead of the cache, without waiting for changes in
+        progress.
 
-        Return None if the namespace does not exist or is unreadable. Raises StoreError.
+        Return None if the namespace does not exist or its document cannot be read. Raises StoreError.
         """
         path, local_path = metadata_paths.policies(namespace), metadata_paths.local_policies(namespace)
         found, found_local = await self._store.values_of([path, local_path])
@@ -227,8 +232,11 @@ class Resources:
             await listener.tenant_changed(tenant)
 
     async def bootstrap(self, cluster_name: str, bootstrap_namespaces: Iterable[str] = ()) -> None:
-        """Create the objects that every broker needs, if they are missing: its cluster, two tenants, and their
-        namespaces. Raises InvalidTopicName for an invalid name in `bootstrap_namespaces`.
+        """Create the objects that every broker needs, if they are missing: its cluster, the namespaces public/default,
+        pulsar/system and `bootstrap_namespaces`, and their tenants.
+
+        Raises InvalidTopicName for an invalid name in `bootstrap_namespaces`, and AdminError 409 if another broker
+        creates one of the objects at the same time.
         """
         self._local_cluster = cluster_name
         if cluster_name not in self._clusters:
@@ -270,8 +278,9 @@ class Resources:
             self._clusters[name] = data
 
     async def update_cluster(self, name: str, change: Callable[[ClusterData], None]) -> None:
-        """Apply `change` to the stored cluster; again if another broker has changed the cluster meanwhile. Raises
-        AdminError: 404 if the cluster is missing, 409 after repeated concurrent changes.
+        """Apply `change` to the stored cluster. If another broker changes the cluster at the same time, apply `change`
+        again to the new document. Raises AdminError: 404 if the cluster is missing, 409 after repeated concurrent
+        changes.
         """
         async with self._writing:
             path, subject = metadata_paths.cluster(name), f"Cluster {name}"
@@ -297,8 +306,8 @@ class Resources:
             del self._clusters[name]
 
     async def create_tenant(self, name: str, info: TenantInfo, limit: int = 0) -> None:
-        """Create a tenant. Raises AdminError: 409 if the tenant exists; 412 for an invalid name, for missing or unknown
-        clusters, and if `limit` tenants exist (0: no limit).
+        """Create a tenant. Raises AdminError: 409 if the tenant exists; 412 for an invalid name, if `info` allows no
+        cluster or an unknown one, and if `limit` tenants exist (0: no limit).
         """
         async with self._writing:
             if not is_valid_entity(name):
@@ -312,8 +321,8 @@ class Resources:
             self._tenants[name] = info
 
     async def update_tenant(self, name: str, info: TenantInfo) -> None:
-        """Replace the document of a tenant. Raises AdminError: 404 if it is missing, 412 for missing or unknown
-        clusters.
+        """Replace the document of a tenant. Raises AdminError: 404 if the tenant is missing, 412 if `info` allows no
+        cluster or an unknown one, 409 after repeated concurrent changes.
         """
         async with self._writing:
             if name not in self._tenants:
@@ -378,11 +387,11 @@ class Resources:
             self._remember(namespace, created)
 
     async def update_namespace(self, namespace: NamespaceName, change: Callable[[NamespacePolicies], None]) -> None:
-        """Apply `change` to the stored policies of a namespace; again if another broker has changed them meanwhile.
-        Return when all listeners have applied the result.
+        """Apply `change` to the stored policies of a namespace. If another broker changes them at the same time, apply
+        `change` again to the new policies. Return when all listeners have applied the result.
 
-        Use `update_bundles` and `update_local_policies` for bundles and the migration flag. Raises AdminError: 404
-        without the namespace, 409 after repeated concurrent changes; and the errors of `change`.
+        Use `update_bundles` and `update_local_policies` for bundles and the migration flag. Raises AdminError: 404 if
+        the namespace does not exist, 409 after repeated concurrent changes; and the errors of `change`.
         """
         async with self._writing:
             await self._change_namespace(namespace, change)
@@ -390,8 +399,9 @@ class Resources:
             await listener.namespace_changed(namespace)
 
     async def update_bundles(self, namespace: NamespaceName, change: Callable[[BundlesData], BundlesData]) -> None:
-        """Replace the bundles of a namespace by the result of `change`; again if another broker has changed them
-        meanwhile.
+        """Replace the bundles of a namespace by the result of `change`. If another broker changes them at the same
+        time, call `change` again with the new bundles. Raises AdminError: 404 if the namespace does not exist, 409
+        after repeated concurrent changes; and the errors of `change`.
 
         A namespace has its bundles in two documents, as in Pulsar. This method changes the local policies first, which
         brokers use, and then the namespace policies, for programs that read only these.
@@ -442,19 +452,22 @@ class Resources:
         self._topic_policies = store
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies that are set for the topic itself in this cluster only."""
+        """Return the policies that are set for the topic itself in this cluster, without those that are set for all
+        clusters.
+        """
         return await self._topic_policies.get(topic)
 
     async def topic_policies_in_force(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies that are set for the topic itself: in this cluster, or else in all clusters.
+        """Return the policies that are set for the topic itself: each one as set for this cluster, or else as set for
+        all clusters.
 
-        A caller that registers its listener in the same event loop iteration misses no change.
+        A caller that registers a listener before it yields to the event loop again misses no change.
         """
         return await self._topic_policies.in_force(topic)
 
     async def update_topic_policies(self, topic: TopicName, change: Callable[[TopicPolicies], None]) -> None:
-        """Apply `change` to the policies of the topic itself; again if another broker has changed them meanwhile.
-        Raises AdminError 409 after repeated concurrent changes.
+        """Apply `change` to the policies of the topic itself. If another broker changes them at the same time, apply
+        `change` again to the new policies. Raises AdminError 409 after repeated concurrent changes.
         """
         await self._topic_policies.update(topic, change)
 
@@ -466,8 +479,10 @@ class Resources:
             listener.topic_changed(topic, policies)
 
     async def forget_topic(self, topic: TopicName) -> None:
-        """Delete the policies of a topic that is being deleted, so that a later topic of this name does not inherit
-        them. A partition has the policies of its partitioned topic, which stay. Raises AdminError 409 after repeated
+        """Delete the policies and the permissions of a topic that is being deleted, so that a later topic of this name
+        does not inherit them.
+
+        For a partition, the policies stay: they belong to the partitioned topic. Raises AdminError 409 after repeated
         concurrent changes.
         """
         if topic.partition_index < 0:
@@ -481,12 +496,15 @@ class Resources:
             await self.update_namespace(topic.namespace, change)
 
     def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
-        """Return the policies of a namespace in this cluster only; without stored ones, defaults without bundles."""
+        """Return the policies of a namespace in this cluster only. If none are stored, return the defaults, which
+        contain no bundles.
+        """
         return self._local_policies.get(namespace) or LocalPolicies()
 
     async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
-        """Apply `change` to the policies of a namespace in this cluster only; again if another broker has changed them
-        meanwhile. Raises AdminError: 404 without the namespace, 409 after repeated concurrent changes.
+        """Apply `change` to the policies of a namespace in this cluster only. If another broker changes them at the
+        same time, apply `change` again to the new policies. Raises AdminError: 404 if the namespace does not exist, 409
+        after repeated concurrent changes.
         """
         async with self._writing:
             await self._change_local_policies(namespace, change)

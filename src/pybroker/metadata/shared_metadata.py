@@ -86,7 +86,7 @@ def parse_url(key: str, url: str) -> ServerAddresses | None:
 
 def client_options(config: BrokerConfig) -> ClientOptions:
     """Return the options of the ZooKeeper client from the configuration. Raises ConfigError for files that cannot be
-    read.
+    used and for credentials in a wrong form.
     """
     from pybroker.zookeeper.client import ClientOptions  # noqa: PLC0415
     from pybroker.zookeeper.operations import CREATOR_ACL, OPEN_ACL  # noqa: PLC0415
@@ -195,8 +195,8 @@ async def require_layout(store: MetadataStore, where: str) -> None:
     version = LAYOUT_VERSION if found is None else _decoded_layout(found.value, where)
     if version > LAYOUT_VERSION:
         raise StoreError(
-            f"the documents of pybroker in {where} have version {version}, this version of pybroker reads up "
-            f"to {LAYOUT_VERSION}: start the newer version that wrote them"
+            f"the documents of pybroker in {where} have version {version}, but this version of pybroker reads "
+            f"only versions up to {LAYOUT_VERSION}: start the newer version that wrote them"
         )
 
 
@@ -217,8 +217,8 @@ async def write_layout(store: MetadataStore) -> None:
 
 
 async def bootstrap_shared(resources: Resources, cluster_name: str, namespaces: Iterable[str] = ()) -> None:
-    """Create the objects that every broker needs, if they are missing: its cluster, two tenants, and their namespaces.
-    Retry if other brokers create them at the same time.
+    """Create the objects that every broker needs, like `Resources.bootstrap`. Retry if other brokers create them at the
+    same time.
     """
     for _ in range(BOOTSTRAP_ATTEMPTS - 1):
         try:

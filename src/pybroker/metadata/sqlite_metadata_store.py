@@ -355,7 +355,7 @@ class SqliteMetadataStore(MetadataStore):
         return versions
 
     async def put_for_session(self, path: str, value: bytes) -> int:
-        """Store a session value in memory only: it is not written to the file."""
+        """Store a session value in memory only, not in the file."""
 
         def work(table: _Table) -> _Outcome:
             require_version(path, table.version(path), NOT_EXISTING)
@@ -465,9 +465,11 @@ class SqliteMetadataStore(MetadataStore):
 
 
 def value_before_conversion(path: Path, key: str) -> bytes | None:
-    """Return the value at `key` in a database file of any layout that no store has open, without changing the file.
-    None without file or value, and for a damaged file, which `open` refuses. Blocks. Raises StoreError for a newer
-    layout.
+    """Read the value at `key` from a database file of any layout, without changing the file. No store may have the file
+    open.
+
+    Return None if the file or the value does not exist, and if the file is damaged: `open` then refuses the file. This
+    function blocks. Raises StoreError for a layout of a newer version.
     """
     if not path.exists():
         return None
@@ -505,8 +507,8 @@ def _require_as_far_as(answered: int, totals: Totals, mark_path: Path | None) ->
     if totals.commits < answered:
         raise StoreError(
             f"the database contains only {totals.commits} of {answered} confirmed transactions: its write-ahead log (the file "
-            "with the suffix -wal) is damaged or missing, or the database is an older copy. Restore both files of the same "
-            f"moment. To continue without the lost changes, remove {mark_path}"
+            "with the suffix -wal) is damaged or missing, or the database is an older copy. Restore both files from the "
+            f"same backup. To continue without the lost changes, remove {mark_path}"
         )
 
 

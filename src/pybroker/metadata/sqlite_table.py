@@ -41,7 +41,7 @@ def row_checksum(path: str, value: bytes, version: int) -> int:
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of a table, or the change by a transaction."""
+    """The totals of the table: committed transactions, rows, and the sum of the checksums of the rows."""
 
     commits: int = 0
     row_count: int = 0
@@ -70,8 +70,8 @@ def require_layout(found: int) -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> Totals:
-    """Create the tables, convert tables of an earlier layout, or check existing ones. Return the totals. Raises
-    StoreError for damage.
+    """Create the tables in a new file, convert tables of an earlier layout, or check existing ones. Return the totals.
+    Raises StoreError for damage and for a newer layout.
     """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     require_layout(found)
@@ -86,7 +86,11 @@ def prepare(connection: sqlite3.Connection) -> Totals:
     if found:
         logs.info("metadata.converted", from_version=found, to_version=LAYOUT_VERSION)
     for path in unreadable:
-        logs.warning("metadata.document_not_converted", path=path, reason="it is not the JSON document of its path")
+        logs.warning(
+            "metadata.document_not_converted",
+            path=path,
+            reason="the value is not the JSON document that belongs to its path",
+        )
     return totals
 
 

@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 
 async def read(store: MetadataStore, path: str, kind: type[T]) -> T | None:
-    """Return the decoded document at `path`; None without one. Raises StoreError if it cannot be read."""
+    """Return the decoded document at `path`; None if there is no document. Raises StoreError if the document cannot be
+    read.
+    """
     found = await store.get(path)
     return None if found is None or not found.value else decoded(path, found.value, kind)
 
@@ -43,8 +45,8 @@ async def rewrite(
     subject: str,
     new: Callable[[], T] | None = None,
 ) -> T | None:
-    """Replace the document at `path` by the result of `change`, and return the result. Without a document, pass `new()`
-    to `change`, or without `new` store nothing and return None.
+    """Replace the document at `path` by the result of `change`, and return the result. If there is no document, pass
+    `new()` to `change`; without `new`, store nothing and return None.
 
     `change` is called again if another broker has changed the document meanwhile. Raises AdminError 409, whose text
     names `subject`, after repeated concurrent changes; the errors of `change`; and StoreError if the document cannot be
@@ -71,7 +73,9 @@ async def rewrite(
 
 
 def decoded(path: str, value: bytes, kind: type[T]) -> T:
-    """Decode a document as an object of type `kind`. Raises StoreError, which contains `path`, if it is invalid."""
+    """Decode a document as an object of type `kind`. Raises StoreError, whose text names `path`, if the document is
+    invalid.
+    """
     try:
         return _converted(msgspec.json.decode(value), kind)
     except UNREADABLE as error:
@@ -79,11 +83,11 @@ def decoded(path: str, value: bytes, kind: type[T]) -> T:
 
 
 def decoded_or_logged(store: MetadataStore, path: str, value: bytes, kind: type[T]) -> T | None:
-    """Decode a document as an object of type `kind`. If it cannot be read, log this and return None in a shared store;
-    raise StoreError in an embedded store.
+    """Decode a document as an object of type `kind`. If the document cannot be read, log an error and return None in a
+    shared store; raise StoreError in an embedded store.
 
     In a shared store, a document that another program damaged must not affect other documents. In an embedded store
-    only a defect can damage a document. An empty value gives None without a log.
+    only a defect can damage a document. For an empty value, return None without logging.
     """
     if not value:
         return None

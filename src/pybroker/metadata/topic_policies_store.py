@@ -19,14 +19,17 @@ Change = Callable[[TopicPolicies], None]
 
 
 class TopicPoliciesStore(ABC):
-    """Stores policies of single topics. A partition has the policies of its partitioned topic, whose name callers pass.
+    """Stores policies of single topics. A partition has the policies of its partitioned topic: callers pass the name of
+    the partitioned topic.
 
     All methods raise ServiceNotReady while the broker stops.
     """
 
     @abstractmethod
     async def get(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies that are set for `topic` in this cluster; defaults without any. Raises StoreError."""
+        """Return the policies that are set for `topic` in this cluster; the defaults if none are set. Raises
+        StoreError.
+        """
 
     @abstractmethod
     async def in_force(self, topic: TopicName) -> TopicPolicies:
@@ -36,11 +39,13 @@ class TopicPoliciesStore(ABC):
 
     @abstractmethod
     async def update(self, topic: TopicName, change: Change) -> None:
-        """Apply `change` to the policies of `topic`. Durable on return. Raises StoreError and AdminError."""
+        """Apply `change` to the policies of `topic`. The result is durable when the method returns. Raises StoreError,
+        and AdminError if the policies cannot be changed.
+        """
 
     @abstractmethod
     async def delete(self, topic: TopicName) -> None:
-        """Delete the policies, if there are any. Raises StoreError."""
+        """Delete the policies of `topic`, if there are any. Raises StoreError."""
 
 
 class TopicPolicyDocuments(TopicPoliciesStore):

@@ -220,8 +220,8 @@ class ZooKeeperMetadataStore(MetadataStore):
         return found
 
     async def values_below(self, path: str, after: str, limit: int) -> list[tuple[str, Versioned]]:
-        """Return up to `limit` values below `path`. Each call lists the whole tree; `values_at` costs less if the depth
-        is known.
+        """Return up to `limit` values below `path`. Each call lists the whole tree below `path`; `values_at` costs less
+        if the depth is known.
         """
         paths = sorted(
             (each for each in await self._paths_below(path) if each.encode() > after.encode()), key=str.encode
@@ -334,7 +334,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             raise StoreError("the metadata store is closed") from error
         if self._clock_ms() >= deadline_ms:
             raise MetadataUnavailable(
-                f"{path} cannot be read or written, because the metadata store cannot be reached: {error}"
+                f"the node {path} cannot be read or written, because the metadata store cannot be reached: {error}"
             ) from error
         await asyncio.sleep(_RETRY_PAUSE_S)
 
@@ -356,14 +356,18 @@ class ZooKeeperMetadataStore(MetadataStore):
             except errors.NodeExists as error:
                 node = await self._client_node(path)
                 if node is not None and not _is_inner(*node):
-                    raise BadVersionError(f"{path} already exists with version {node[1].version}") from error
+                    raise BadVersionError(f"the node {path} already exists with version {node[1].version}") from error
                 if node is not None:
                     expected_version = node[1].version
             except errors.BadVersion as error:
-                raise BadVersionError(f"{path} does not have the expected version {expected_version}") from error
+                raise BadVersionError(
+                    f"the node {path} does not have the expected version {expected_version}"
+                ) from error
             except NoNode as error:
                 if expected_version != ANY_VERSION and put.expected_version != NOT_EXISTING:
-                    raise BadVersionError(f"{path} does not exist, expected version {expected_version}") from error
+                    raise BadVersionError(
+                        f"the node {path} does not exist, but version {expected_version} was expected"
+                    ) from error
                 if expected_version == ANY_VERSION:
                     created = await self._created(path, value)
                     if created is not None:
@@ -371,7 +375,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                 else:
                     expected_version = NOT_EXISTING
         raise StoreError(
-            f"{path} could not be changed, because other brokers changed the value during each attempt: try again"
+            f"the node {path} could not be changed, because other brokers changed the value during each attempt: try again"
         )
 
     async def _created(self, path: str, value: bytes) -> int | None:
@@ -404,16 +408,18 @@ class ZooKeeperMetadataStore(MetadataStore):
             if is_equal:
                 return node[1].version
             if node[1].version == 0:
-                raise BadVersionError(f"{path} already exists with version 0")
+                raise BadVersionError(f"the node {path} already exists with version 0")
         elif node is not None and node[1].version == expected_version:
             return None
         elif node is not None and node[1].version == expected_version + 1:
             if is_equal:
                 return node[1].version
-            raise BadVersionError(f"{path} has version {node[1].version}, expected version {expected_version}")
+            raise BadVersionError(
+                f"the node {path} has version {node[1].version}, but version {expected_version} was expected"
+            )
         raise UnknownOutcome(
-            f"it is unknown whether {path} was changed: the response was lost, and the value has changed again since. "
-            "Read the value before you repeat the change"
+            f"it is unknown whether the node {path} was changed: the response was lost, and the value was changed again "
+            "later. Read the value before you repeat the change"
         )
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> bool:
@@ -425,11 +431,15 @@ class ZooKeeperMetadataStore(MetadataStore):
                 node = await self._client_node(path)
                 if node is None or _is_inner(*node):
                     if expected_version != ANY_VERSION:
-                        raise BadVersionError(f"{path} does not exist, expected version {expected_version}")
+                        raise BadVersionError(
+                            f"the node {path} does not exist, but version {expected_version} was expected"
+                        )
                     return False
                 version = node[1].version
                 if expected_version not in (ANY_VERSION, version):
-                    raise BadVersionError(f"{path} has version {version}, expected version {expected_version}")
+                    raise BadVersionError(
+                        f"the node {path} has version {version}, but version {expected_version} was expected"
+                    )
                 if node[1].ephemeral_owner not in (0, CONTAINER_OWNER) and session_id:
                     self._require_session(session_id, path)  # in another one the value may be another broker's
                 deleted[:] = [node[1]]
@@ -439,7 +449,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                     continue  # changed meanwhile: look again
                 return True
             raise StoreError(
-                f"{path} could not be deleted, because other brokers changed it during each attempt: try again"
+                f"the node {path} could not be deleted, because other brokers changed it during each attempt: try again"
             )
 
         async def outcome() -> bool | None:
@@ -451,7 +461,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             if node[1].version == deleted[0].version or expected_version == ANY_VERSION:
                 return None
             raise UnknownOutcome(
-                f"it is unknown whether {path} was deleted: the response was lost, and the path has another value now"
+                f"it is unknown whether the node {path} was deleted: the response was lost, and the node has another value now"
             )
 
         return await self._changed(path, act, outcome)
@@ -464,7 +474,9 @@ class ZooKeeperMetadataStore(MetadataStore):
             await self._client.set(path, b"", version)
 
     async def delete_tree(self, path: str) -> int:
-        """Delete the nodes at and below `path`, children first. Repeated if other brokers add children meanwhile."""
+        """Delete the nodes at and below `path`, children first. If other brokers add children meanwhile, this method
+        tries again; after several attempts it raises StoreError.
+        """
         count = 0
         for _ in range(_RACE_ATTEMPTS):
             paths = [*reversed(await self._paths_below(path)), path]
@@ -474,7 +486,7 @@ class ZooKeeperMetadataStore(MetadataStore):
             if await self._node(path) is None:
                 return count
         raise StoreError(
-            f"{path} could not be deleted, because other brokers changed it during each attempt: try again"
+            f"the node {path} could not be deleted, because other brokers changed it during each attempt: try again"
         )
 
     async def _drop_nodes(self, paths: Sequence[str]) -> None:
@@ -525,7 +537,8 @@ class ZooKeeperMetadataStore(MetadataStore):
             else:
                 return [_version_of(change, result) for change, result in zip(changes, results, strict=True)]
         raise StoreError(
-            f"{changes[0].path} could not be changed, because other brokers changed the value during each attempt: try again"
+            f"the node {changes[0].path} could not be changed, because other brokers changed the value during each attempt: "
+            "try again"
         )
 
     async def _make_parent(self, path: str) -> None:
@@ -563,8 +576,8 @@ class ZooKeeperMetadataStore(MetadataStore):
         if has_happened:
             return versions
         raise UnknownOutcome(
-            f"it is unknown whether {changes[0].path} was changed: the response was lost, and the values have "
-            "changed again since. Read the values before you repeat the change"
+            f"it is unknown whether the node {changes[0].path} was changed: the response was lost, and the values were "
+            "changed again later. Read the values before you repeat the change"
         )
 
     async def put_for_session(self, path: str, value: bytes) -> int:
@@ -575,10 +588,10 @@ class ZooKeeperMetadataStore(MetadataStore):
             try:
                 _, stat = await self._client.create(path, bytes(value), CreateMode.EPHEMERAL, makes_parents=True)
             except errors.NodeExists as error:
-                raise BadVersionError(f"{path} exists already") from error
+                raise BadVersionError(f"the node {path} already exists") from error
             if stat.ephemeral_owner != session_id:
                 raise MetadataUnavailable(
-                    f"{path} was not stored, because the session with the metadata store changed during the request"
+                    f"the node {path} was not stored, because the session with the metadata store changed during the request"
                 )
             return stat.version
 
@@ -590,17 +603,19 @@ class ZooKeeperMetadataStore(MetadataStore):
                 return None
             if node[1].ephemeral_owner == session_id and node[1].czxid > last_zxid:
                 return node[1].version
-            raise BadVersionError(f"{path} exists already")
+            raise BadVersionError(f"the node {path} already exists")
 
         return await self._changed(path, act, outcome)
 
     def _require_session(self, session_id: int, path: str) -> None:
         if not self._client.holds_session() or self._client.session_id != session_id:
-            raise MetadataUnavailable(f"{path} was not stored, because the session with the metadata store is lost")
+            raise MetadataUnavailable(
+                f"the node {path} was not stored, because the session with the metadata store is lost"
+            )
 
     async def create_sequential(self, path: str, value: bytes, *, for_session: bool) -> str:
-        """Store a value at a new path with a rising number. The parent becomes a persistent node, because the numbers
-        of a container would begin again after ZooKeeper has deleted it.
+        """Store a value at a new path with a rising number. The parent becomes a persistent node: ZooKeeper deletes an
+        empty container, and the numbers in a new one would begin again.
         """
         mode = CreateMode.EPHEMERAL_SEQUENTIAL if for_session else CreateMode.PERSISTENT_SEQUENTIAL
         session_id = self._client.session_id
@@ -640,7 +655,7 @@ class ZooKeeperMetadataStore(MetadataStore):
                     result = await outcome()
                 except MetadataUnavailable as unavailable:
                     raise UnknownOutcome(
-                        f"it is unknown whether {path} was changed: the response was lost ({unavailable}). "
+                        f"it is unknown whether the node {path} was changed: the response was lost ({unavailable}). "
                         "Read the value before you repeat the change"
                     ) from error
                 self._outcomes_read_back += 1
@@ -652,7 +667,9 @@ class ZooKeeperMetadataStore(MetadataStore):
     # --- watches -----------------------------------------------------------------------------------------------------
 
     def watch(self, prefix: str, watch: Watch, missed: Missed | None = None) -> None:
-        """Call `watch` after changes at or below `prefix`. Without `missed`, `watch(prefix)` is called in place of it."""
+        """Call `watch` after changes at or below `prefix`. If `missed` is None, call `watch(prefix)` whenever `missed`
+        would be called.
+        """
 
         def node_changed(event: NodeEvent) -> None:
             _call(watch, event.path, event.path)
@@ -719,11 +736,11 @@ def _operation(change: Change, node: tuple[bytes, Stat] | None, added_children: 
     path, expected = change.path, change.expected_version
     present = None if node is None or _is_inner(*node) else node[1].version
     if expected == NOT_EXISTING and present is not None:
-        raise BadVersionError(f"{path} already exists with version {present}")
+        raise BadVersionError(f"the node {path} already exists with version {present}")
     if (expected not in (ANY_VERSION, NOT_EXISTING) or not isinstance(change, Put)) and present is None:
-        raise BadVersionError(f"{path} does not exist")
+        raise BadVersionError(f"the node {path} does not exist")
     if expected not in (ANY_VERSION, NOT_EXISTING, present):
-        raise BadVersionError(f"{path} has version {present}, expected version {expected}")
+        raise BadVersionError(f"the node {path} has version {present}, but version {expected} was expected")
     version = ANY_VERSION if node is None else node[1].version
     match change:
         case Put(_, value, _):

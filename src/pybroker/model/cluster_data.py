@@ -111,8 +111,9 @@ def namespaces_to_unload(
 ) -> list[str]:
     """Return the namespaces to unload when the isolation policy `policy` replaces `former`, as in Pulsar.
 
-    With `unload_scope` `changed`, the default: all matching namespaces if the primary brokers changed, otherwise those
-    that match a pattern of only one of the two policies. With `all_matching`: all that match either policy.
+    With `unload_scope` `changed`, the default: the namespaces that match either policy if the primary brokers changed,
+    otherwise those that match a pattern of only one of the two policies. With `all_matching`: the namespaces that match
+    either policy. With `none`: no namespaces.
     """
     if policy.unload_scope == "none":
         return []

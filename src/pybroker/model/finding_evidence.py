@@ -44,7 +44,7 @@ def _name(*names: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def keys_text(item: Mapping[str, Any]) -> str | None:
-    """Return the known keys of a key hash; None if the broker knows no key."""
+    """Return the known keys of the key hash in `item`, an item of the evidence; None if the broker knows no key."""
     texts = [key_text(each) for each in item.get("keys", ())]
     if item.get("moreKeys"):
         texts.append("…")
@@ -121,10 +121,27 @@ _TABLES: Mapping[str, Sequence[Column]] = {
     ),
 }
 _TITLES = {
+    "before": "producers ahead in queue",
+    "by": "acknowledged by",
+    "forgottenUpToLedger": "no record up to ledger",
+    "heldChunks": "received chunks",
+    "holder": "exclusive producer",
+    "holderAddress": "address",
+    "holderSince": "exclusive since",
+    "horizon": "compacted up to",
     "key": "configuration key",
     "keys": "configuration keys",
-    "before": "producers before it",
-    "by": "acknowledged by",
+    "loadsBefore": "loads ahead in queue",
+    "passedOverFrom": "skipped after",
+    "passedOverTo": "skipped up to",
+    "pendingEntries": "entries not stored yet",
+    "pendingMessages": "messages not stored yet",
+    "putOffEntries": "deferred entries",
+    "setAsideFrom": "parked from",
+    "share": "limit per subscription",
+    "step": "load step",
+    "waitingOfHash": "waiting with this hash",
+    "waitingReaders": "waiting requests",
 }
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TIME = re.compile(r"(At|Time|[sS]ince)$")
@@ -132,7 +149,9 @@ _TEXT_NUMBER = re.compile(r"(^hash|[iI]d)$")
 
 
 def evidence_shown(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the evidence of a finding as JSON properties `table` (None without a list) and `facts`."""
+    """Return the evidence of a finding as two JSON properties: `table` with the list in the evidence (None if there is
+    no list), and `facts` with the other values.
+    """
     listed = next((name for name in _TABLES if _is_table(evidence.get(name))), None)
     facts = [
         _fact(name, value)

@@ -51,7 +51,10 @@ class Code(Enum):
     )
     TOPIC_CHANGING = (
         "topic-changing",
-        "The topic's namespace or partitioned topic is being created, extended or deleted; requests wait until that is complete.",
+        (
+            "The topic's namespace or partitioned topic is being created, extended or deleted; requests wait until the "
+            "operation is complete."
+        ),
         "Wait until the operation is complete, and then repeat the request.",
     )
     TOPIC_LOAD_FAILED = (
@@ -84,15 +87,15 @@ class Code(Enum):
     )
     REGISTRATION_UNUSABLE = (
         "registration-unusable",
-        "The registration of a broker in the metadata store cannot be used. Java brokers may fail every lookup because of it.",
-        "Restart the named broker, or delete its value in the metadata store if no such broker runs.",
+        "The registration of a broker in the metadata store cannot be used. While it exists, all lookups at Java brokers may fail.",
+        "Restart the named broker. If that broker no longer exists, delete its registration in the metadata store.",
     )
     BUNDLE_NOT_SERVED = (
         "bundle-not-served",
         "No broker serves the topic's bundle now, because a broker's session with the metadata store is lost or ends soon.",
         (
-            "Wait: clients look the topic up again by themselves. After the death of a broker it takes the session time-out "
-            "(metadataStoreSessionTimeoutMillis). If the state lasts longer, check the connection to the metadata store."
+            "Wait: clients look the topic up again by themselves. After a broker was killed, this takes as long as the session "
+            "time-out (metadataStoreSessionTimeoutMillis). If it takes longer, check the connection to the metadata store."
         ),
     )
     BUNDLE_UNLOADING = (
@@ -124,8 +127,8 @@ class Code(Enum):
         "owner-without-explain",
         "The broker that owns the topic's namespace bundle is a Java broker of Apache Pulsar, which cannot explain topics.",
         (
-            "Read the statistics of the topic: `pybroker topics stats TOPIC`. To explain the topic, transfer its bundle to a "
-            "pybroker with `namespaces unload --destinationBroker`."
+            "Read the statistics of the topic: `pybroker stats TOPIC`. To explain the topic, transfer its bundle to a "
+            "pybroker with `pulsar-admin namespaces unload --destinationBroker`."
         ),
     )
     BUNDLE_OWNER_CONFLICT = (
@@ -154,15 +157,15 @@ class Code(Enum):
         "bookies-too-few",
         "No ledger can be created: fewer bookies are writable than managedLedgerDefaultEnsembleSize.",
         (
-            "Start the named bookies, free space on read-only ones, or add bookies. Publishing resumes by itself. "
+            "Start the named bookies, free space on read-only bookies, or add bookies. Publishing resumes by itself. "
             "Do not lower the ensemble size before you know why bookies are missing."
         ),
     )
     BOOKIES_NOT_USABLE = (
         "bookies-not-usable",
-        "Some bookies cannot be used; enough others are writable, so nothing waits.",
+        "Some bookies cannot be used; enough other bookies are writable, so no message waits.",
         (
-            "Start the named bookies, or free space on read-only ones, before more of them fail. BookKeeper's AutoRecovery "
+            "Start the named bookies, or free space on read-only bookies, before more bookies fail. BookKeeper's AutoRecovery "
             "replicates the ledgers of lost bookies."
         ),
     )
@@ -238,7 +241,7 @@ class Code(Enum):
     PRODUCER_FENCED = (
         "producer-fenced",
         "Another producer has taken exclusive access to the topic, so this producer may not publish.",
-        "Do nothing if the other producer should publish. Otherwise stop the other producer, and then start this one again.",
+        "Do nothing if the other producer should publish. Otherwise stop the other producer, and then start this producer again.",
     )
     PRODUCER_WAITS = (
         "producer-waits",
@@ -279,7 +282,7 @@ class Code(Enum):
         "sequence-id-stale",
         "The producer's messages have sequence ids that are already stored, so they are dropped as duplicates.",
         (
-            "Continue with a sequence id above the last stored one. Usually a program restarted "
+            "Continue with a sequence id above the last stored sequence id. Usually a program restarted "
             "with the same producer name and its sequence ids began at 0."
         ),
     )
@@ -307,7 +310,7 @@ class Code(Enum):
     PRODUCER_NOT_CONNECTED = (
         "producer-not-connected",
         "No producer of that name is connected to the topic.",
-        "Check the producer's name, and start its program. Its own log has the reason if it cannot connect.",
+        "Check the producer's name, and start its program. If the program cannot connect, its log contains the reason.",
     )
     # --- subscriptions, keys and consumers ---------------------------------------------------------------------------
 
@@ -357,7 +360,7 @@ class Code(Enum):
         "cursor-state-too-large",
         (
             "The acknowledgements of the subscription have so many gaps that they are too large for an entry of a bookie. They "
-            "are not stored, and messages after the last acknowledged one are not delivered."
+            "are not stored, and messages after the last acknowledged message are not delivered."
         ),
         (
             "Acknowledge the oldest messages of the subscription, or skip them: each acknowledgement closes a gap. "
@@ -412,7 +415,7 @@ class Code(Enum):
         "no-permits",
         (
             "A consumer's receiver queue is full: its client requests more messages when its program has "
-            "processed those in the queue."
+            "processed the messages in the queue."
         ),
         "Make the consumer process its messages faster, add consumers, or check whether its program has stopped calling receive.",
     )
@@ -431,8 +434,8 @@ class Code(Enum):
     )
     NEWCOMER_WAITS = (
         "newcomer-waits",
-        "A new consumer waits until all messages read before it joined are acknowledged (classic Key_Shared).",
-        "Acknowledge the earlier messages, or wait. Key_Shared without the classic mode blocks single keys only.",
+        "A new consumer waits until all messages that were read before it joined are acknowledged (classic Key_Shared).",
+        "Acknowledge the earlier messages, or wait. Without the classic mode, Key_Shared blocks only single keys.",
     )
     LOOK_AHEAD_FULL = (
         "look-ahead-full",
@@ -451,7 +454,7 @@ class Code(Enum):
     )
     CONSUMER_STARTING = (
         "consumer-starting",
-        "A consumer has just become the active one and waits for the failover delay.",
+        "A consumer has just become the active consumer and waits for the failover delay.",
         "Wait: the consumer starts by itself after the delay (activeConsumerFailoverDelayTimeMillis).",
     )
     READING = (
@@ -462,11 +465,11 @@ class Code(Enum):
     CONSUMER_NOT_CONNECTED = (
         "consumer-not-connected",
         "No consumer of that name is connected to the subscription.",
-        "Check the consumer's name, and start its program. Its own log has the reason if it cannot connect.",
+        "Check the consumer's name, and start its program. If the program cannot connect, its log contains the reason.",
     )
     CONSUMER_STANDS_BY = (
         "consumer-stands-by",
-        "Another consumer is the active one, and receives all messages.",
+        "Another consumer is the active consumer, and receives all messages.",
         (
             "Nothing has to be done: this consumer takes over when the active consumer disconnects. Use "
             "a Shared subscription to use all consumers at once."
@@ -498,7 +501,10 @@ class Code(Enum):
     ENTRY_DAMAGED = (
         "entry-damaged",
         "The stored message is damaged and cannot be read.",
-        "Restore the ledger from a backup, or acknowledge the message (`pybroker ack`): delivery then continues with the next one.",
+        (
+            "Restore the ledger from a backup, or acknowledge the message (`pybroker ack`): delivery then continues with "
+            "the next message."
+        ),
     )
     MESSAGE_BEING_STORED = (
         "message-being-stored",
@@ -528,18 +534,18 @@ class Code(Enum):
     WAITS_FOR_CONSUMER = (
         "waits-for-consumer",
         "The message waits for a consumer that can receive it.",
-        "Follow the finding about the consumer. When it can receive messages, the message is delivered.",
+        "Follow the finding about the consumer. When the consumer can receive messages, the message is delivered.",
     )
     WAITS_FOR_REDELIVERY = (
         "waits-for-redelivery",
         "The message was returned for redelivery, and no consumer can receive it now.",
-        "Follow the finding about the consumers. When one of them can receive messages, the message is delivered again.",
+        "Follow the finding about the consumers. When a consumer can receive messages, the message is delivered again.",
     )
     SET_ASIDE = (
         "set-aside",
-        "The message waits for many earlier messages of its key, and is read again when they are delivered.",
+        "The message waits for many earlier messages of its key. The broker reads it again when these messages are delivered.",
         (
-            "Follow the finding about the key's consumer. When it can receive messages, the broker reads "
+            "Follow the finding about the key's consumer. When this consumer can receive messages, the broker reads "
             "and delivers the message."
         ),
     )
@@ -555,7 +561,10 @@ class Code(Enum):
     )
     HELD_BY_TRANSACTION = (
         "held-by-transaction",
-        "An open transaction has acknowledged the message: a commit makes that final, an abort delivers the message again.",
+        (
+            "An open transaction has acknowledged the message: a commit makes the acknowledgement final, an abort delivers "
+            "the message again."
+        ),
         "Commit or abort the transaction in the program that began it.",
     )
     ALREADY_ACKNOWLEDGED = (
@@ -567,8 +576,8 @@ class Code(Enum):
         "expired",
         "The message expired and counts as acknowledged in the subscription.",
         (
-            "Raise the message TTL (messageTTLInSeconds) if messages must not expire. To receive the message "
-            "again, raise the TTL first, and then seek the subscription to it."
+            "Raise the message TTL (policy messageTTL) if messages must not expire. To receive the message again, raise the "
+            "TTL first, and then seek the subscription to it."
         ),
     )
     SKIPPED = (
@@ -579,7 +588,7 @@ class Code(Enum):
     FILTERED = (
         "filtered",
         "The entry filters reject the message.",
-        "Change the entry filters if the subscription should receive such messages.",
+        "Change the entry filters if the subscription should receive these messages.",
     )
     MESSAGE_ABORTED = (
         "message-aborted",
@@ -589,7 +598,7 @@ class Code(Enum):
     MARKER = (
         "marker",
         "The entry is a marker written by a broker, not a message.",
-        "Nothing has to be done: this is no message of a client.",
+        "Nothing has to be done: clients never receive markers.",
     )
     COMPACTED_AWAY = (
         "compacted-away",

@@ -283,8 +283,8 @@ class BookieAffinityGroup(msgspec.Struct):
 
 
 class LocalPolicies(msgspec.Struct):
-    """Policies of a namespace in one cluster only. REST shows the bundles and the migration flag among its other
-    policies.
+    """Policies of a namespace in one cluster only. REST shows the bundles and the migration flag among the namespace's
+    other policies.
 
     A stored document always has bundles, because a Java broker would otherwise use a single bundle.
     """
@@ -342,7 +342,9 @@ class TopicPolicies(msgspec.Struct):
 
 
 def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
-    """Return the policies as Pulsar's document, without properties that are not set."""
+    """Return the policies as JSON values in the form of Pulsar's Java class TopicPolicies, without properties that are
+    not set.
+    """
     document: dict[str, Any] = _without_nulls(msgspec.to_builtins(policies))
     document["backLogQuotaMap"] = document.pop("backlogQuotaMap")
     if "subscriptionExpirationTimeMinutes" in document:
@@ -357,8 +359,8 @@ def to_pulsar_topic_policies(policies: TopicPolicies) -> dict[str, Any]:
 
 
 def from_pulsar_topic_policies(document: Mapping[str, Any]) -> TopicPolicies:
-    """Read the policies from Pulsar's document. Unknown properties are ignored. Raises msgspec.ValidationError if a
-    property has the wrong type.
+    """Read the policies from JSON values in the form of Pulsar's Java class TopicPolicies. Unknown properties are
+    ignored. Raises msgspec.ValidationError if a property has the wrong type.
     """
     renamed: dict[str, Any] = {**document}
     renamed["backlogQuotaMap"] = renamed.pop("backLogQuotaMap", None)

@@ -58,7 +58,7 @@ def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
     """Split a topics pattern, such as `persistent://public/default/orders-.*`, into its namespace and the pattern of
     local names. Tenant and namespace are literal.
 
-    Raises InvalidTopicName for tenant and namespace, InvalidPattern or UnsupportedPattern for the rest.
+    Raises InvalidTopicName if tenant or namespace is invalid, InvalidPattern or UnsupportedPattern if the rest is.
     """
     parts = text.removeprefix("persistent://").split("/", 2)
     if len(parts) != 3:
@@ -72,8 +72,8 @@ def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
 
 
 def topics_hash(topics: Sequence[str]) -> str:
-    """Return the hash of a list of topics for the client: CRC32C of the sorted names joined by commas, as hexadecimal
-    digits in little-endian order.
+    """Return the hash by which a client recognizes a known list of topics: the CRC32C of the names, which must be
+    sorted, joined by commas, as hexadecimal digits in little-endian order.
     """
     if not topics:
         return NO_TOPICS_HASH

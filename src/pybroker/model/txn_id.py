@@ -37,8 +37,9 @@ class TxnAction(enum.IntEnum):
 
 
 def is_passed(least: int, mark: int) -> bool:
-    """Return whether the low-water mark `mark` of a coordinator shows that its transaction `least` has ended. Marks of
-    this broker are not valid for transactions of a Java coordinator, and the reverse.
+    """Return whether a coordinator's low-water mark `mark` shows that its transaction with the low half of the id
+    `least` has ended. Marks of coordinators of pybroker are not valid for transactions of a Java coordinator, and vice
+    versa.
     """
     return _before_first_id(mark) < least <= mark
 

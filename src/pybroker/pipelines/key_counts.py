@@ -85,7 +85,7 @@ def _add(count: KeyCount, messages: int, size_bytes: int) -> None:
 
 
 def selector_of(mode: str, consumers: int, points: int = 100) -> HashSelector:
-    """Return the distribution of hashes over `consumers` consumers that the broker would choose. `mode` is `auto-split`
+    """Return a selector that distributes hashes over `consumers` consumers as the broker does. `mode` is `auto-split`
     or consistent hashing, with `points` points of each consumer on the hash ring.
     """
     selector: HashSelector = AutoSplitSelector() if mode == "auto-split" else ConsistentHashSelector(points)

@@ -201,7 +201,7 @@ def skew(counts: KeyCounts, owners: Owners, top: int, limit: float, *, by_bytes:
 
 
 def _show(document: Mapping[str, Any]) -> None:
-    exact = "" if document["exact"] else f", counts too low by at most {document['countsTooLowByAtMost']:,}"
+    exact = "" if document["exact"] else f" (each count may be too low by up to {document['countsTooLowByAtMost']:,})"
     say(
         f"{document['messages']:,} messages, {document['bytes']:,} bytes of values, {document['keys']:,} keys{exact}; "
         f"{document['messagesWithoutKey']:,} messages without key"
@@ -210,8 +210,8 @@ def _show(document: Mapping[str, Any]) -> None:
     _table(document["hotKeys"], ("key", "messages", "bytes", "share", "hash", "consumer"))
     if document["skewed"]:
         say(
-            "skewed: the first consumer gets several times its share; more consumers do not help with a single hot "
-            "key; use a finer key"
+            "skewed: the first consumer receives several times its share. More consumers do not help with a single hot "
+            "key: distribute its messages over more keys"
         )
 
 

@@ -76,9 +76,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--on-data-loss", metavar="W", help="fail (default) or skip: handling of lost entries after a position"
     )
     read.add_argument("--read-mode", metavar="M", help="auto (default), segment, bulk or binary")
-    read.add_argument("--data-directory", metavar="DIR", help="of a broker on this host, for --read-mode segment")
     read.add_argument(
-        "--progress-subscription", metavar="S", help="durable subscription that follows the table's positions"
+        "--data-directory", metavar="DIR", help="data directory of a broker on this host, for --read-mode segment"
+    )
+    read.add_argument(
+        "--progress-subscription", metavar="S", help="durable subscription whose position follows that of the table"
     )
     rows = parser.add_argument_group("rows and tables")
     rows.add_argument("--format", metavar="F", help=", ".join(FORMATS) + "; default: the first one")
@@ -90,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rows.add_argument(
         "--partition-by", metavar="P", help="none (default), publish-hour, publish-day, event-hour, event-day"
     )
-    rows.add_argument("--columns", metavar="C,C", type=_list, help="columns to write; * for those of the schema")
+    rows.add_argument("--columns", metavar="C,C", type=_list, help="columns to write; * for the columns of the schema")
     rows.add_argument("--value-mode", metavar="M", help="auto (default): by schema; raw: bytes")
     rows.add_argument("--bad-records", metavar="B", help="fail (default), null or column (__error)")
     rows.add_argument(
@@ -98,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     rows.add_argument("--on-incompatible", metavar="W", help="fail (default) or new-column: a type that does not fit")
     rows.add_argument("--rename", action="append", metavar="NEW=OLD", help="write a column under another name")
-    rows.add_argument("--catalog-name", metavar="N", help="of the Iceberg catalog (pybroker)")
+    rows.add_argument("--catalog-name", metavar="N", help="name of the Iceberg catalog (pybroker)")
     rows.add_argument(
         "--catalog", action="append", metavar="KEY=VALUE", type=_pair, help="a property of pyiceberg's catalog"
     )
@@ -108,9 +110,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run_group = parser.add_argument_group("operation")
     run_group.add_argument("--once", action="store_true", help="end when the table has all current messages")
     run_group.add_argument("--interval", metavar="S", help="seconds between checks for new messages (10)")
-    run_group.add_argument("--take-over", action="store_true", help="take the lease from another process, which ends")
     run_group.add_argument(
-        "--lease", metavar="S", help="seconds after a commit during which other processes are refused (300)"
+        "--take-over", action="store_true", help="take the lease from another process; that process then ends"
+    )
+    run_group.add_argument(
+        "--lease", metavar="S", help="seconds after a commit in which other processes cannot write (300)"
     )
     run_group.add_argument("--commit-bytes", metavar="B", help="size of stored entries in one commit (512m)")
     run_group.add_argument("--target-file-bytes", metavar="B", help="size of data files (256m)")
@@ -120,12 +124,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--spark", action="store_true", help="read and write in tasks of spark-submit's Spark session"
     )
     run_group.add_argument(
-        "--dry-run", action="store_true", help="show what the next commit would contain, and change nothing"
+        "--dry-run", action="store_true", help="show the content of the next commit, and change nothing"
     )
-    run_group.add_argument("--maintain", action="store_true", help="merge, expire and clean once, read no topic")
-    run_group.add_argument("--merge-small-files", metavar="yes|no", help="between commits (yes)")
+    run_group.add_argument(
+        "--maintain",
+        action="store_true",
+        help="merge files, expire versions and remove orphaned files once, without reading topics",
+    )
+    run_group.add_argument("--merge-small-files", metavar="yes|no", help="merge small files between commits (yes)")
     run_group.add_argument("--keep-snapshots", metavar="N", help="versions to keep (50)")
-    run_group.add_argument("--keep-hours", metavar="H", help="and those younger than this (0)")
+    run_group.add_argument("--keep-hours", metavar="H", help="also keep versions that are younger than this (0)")
     run_group.add_argument(
         "--orphan-age-hours", metavar="H", help="minimum age of orphaned files that are removed (24)"
     )
@@ -133,7 +141,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--metrics-port", type=int, metavar="N", help="Prometheus metrics on 127.0.0.1, 0 for a free port"
     )
     run_group.add_argument(
-        "--metrics-file", type=Path, metavar="FILE", help="write these metrics to a file after each commit"
+        "--metrics-file", type=Path, metavar="FILE", help="write the metrics to a file after each commit"
     )
     run_group.add_argument("--json", action="store_true", help="print a JSON object for each commit and at the end")
     run_group.add_argument("--log-level", default="info", metavar="L", help="debug, info, warning or error")
@@ -290,8 +298,8 @@ def _dry_run(pipeline: LakePipeline, options: argparse.Namespace) -> int:
         part = piece.entries
         where = f"{part.topic} {part.ledger_id}:{part.first_entry_id} to {part.ledger_id}:{part.end_entry_id}"
         sys.stdout.write(f"{where} about {piece.size_bytes} bytes\n")
-    rest = f"{batch.remaining_bytes} bytes later; nothing was changed"
-    sys.stdout.write(f"{batch.size_bytes} bytes in {len(batch.pieces)} ranges now, {rest}\n")
+    rest = f"{batch.remaining_bytes} bytes in later commits; nothing was changed"
+    sys.stdout.write(f"{batch.size_bytes} bytes in {len(batch.pieces)} ranges in the next commit, {rest}\n")
     return 0
 
 

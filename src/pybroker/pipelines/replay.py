@@ -131,7 +131,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--keep-publish-time", action="store_true", help="keep the original publish time, which TTL and retention use"
     )
     group.add_argument("--max-rate", type=float, default=0, metavar="N", help="messages per second; 0: no limit")
-    group.add_argument("--dry-run", action="store_true", help="show what would be replayed, and write nothing")
+    group.add_argument("--dry-run", action="store_true", help="show the messages to replay, and write nothing")
 
 
 def run(options: argparse.Namespace, parser: argparse.ArgumentParser, connect: Connect) -> int:
@@ -151,7 +151,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
             say(f"gone: {sentence}")
         if lost and not options.allow_loss:
             raise DataLoss(
-                f"a part of the range of {options.topic} is lost: use --allow-loss to replay the remaining messages"
+                f"a part of the range of topic {options.topic} is lost: use --allow-loss to replay the remaining messages"
             )
         if options.dry_run:
             return _dry_run(plans, options)
@@ -162,7 +162,7 @@ def _run(options: argparse.Namespace, connect: Connect) -> int:
             done = asyncio.run(_Replay(options, where.access, source, target, (window[0], window[1])).run(plans))
         except (ClientError, BrokerError) as error:
             raise ReadingFailed(
-                f"the replay to {target} failed: {error}; run the same command again to continue"
+                f"the replay to topic {target} failed: {error}; run the same command again to continue"
             ) from error
     if options.json:
         write_json({"event": "end", **vars(done)})
@@ -194,13 +194,11 @@ def _dry_run(plans: list[TopicPlan], options: argparse.Namespace) -> int:
 
 def _require_deduplication(where: SourceOptions, target_admin_url: str | None, target: TopicName) -> None:
     """Raise WrongOptions if a second run would store duplicates."""
-    advice = (
-        "turn it on (pulsar-admin topicPolicies set-deduplication-status TOPIC --enable), or use --allow-duplicates"
-    )
+    advice = "turn deduplication on (pulsar-admin topicPolicies set-deduplication-status TOPIC --enable), or use --allow-duplicates"
     url = target_admin_url or where.access.admin_url
     if not url:
         raise WrongOptions(
-            f"the deduplication policy of {target} is requested over HTTP: set --target-admin-url, or {advice}"
+            f"the deduplication policy of topic {target} is requested over HTTP: set --target-admin-url, or {advice}"
         )
     with closing(RestClient(replace(where.access, admin_url=url), where.patience_s)) as rest:
         try:
@@ -239,8 +237,10 @@ class _Replay:
         async with Client(replace(self._access, service_url=url)) as client:
             targets = await client.partitions(self._target, may_create=True)
             if len(targets) not in (1, len(plans)):
-                counts = f"{self._target} has {len(targets)} partitions and {options.topic} {len(plans)}"
-                raise WrongOptions(f"{counts}: use a target with as many partitions, or without partitions")
+                counts = (
+                    f"topic {self._target} has {len(targets)} partitions, and topic {options.topic} has {len(plans)}"
+                )
+                raise WrongOptions(f"{counts}: use a target with the same number of partitions, or without partitions")
             for index, plan in enumerate(plans):
                 await self._partition(client, plan, targets[index] if len(targets) > 1 else targets[0])
         return self.done
@@ -306,7 +306,7 @@ class _Replay:
             info = await asyncio.to_thread(self._source.schema, str(TopicName.parse(topic).partitioned_name), version)
             if info is None:
                 raise ReadingFailed(
-                    f"the broker does not know schema version {int.from_bytes(version, 'big')} of {topic}"
+                    f"the broker does not know schema version {int.from_bytes(version, 'big')} of topic {topic}"
                 )
             known = self._schemas[version] = await _registered(client, target, info)
         return known

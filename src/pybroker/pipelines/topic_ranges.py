@@ -93,8 +93,8 @@ def _place_or_time(option: str, text: str) -> int | Place:
 
 
 def plans_of(source: EntrySource, topic: str, part: Part) -> list[TopicPlan]:
-    """Return a read plan for each partition of `topic`. Raises ReadingFailed, and WrongOptions if a range by position
-    has several partitions.
+    """Return a read plan for each partition of `topic`. Raises ReadingFailed, and WrongOptions if `part` contains a
+    position and the topic has several partitions.
     """
     partitions = source.partitions(topic)
     if len(partitions) > 1 and (isinstance(part.start, Place) or isinstance(part.end, Place)):
@@ -111,8 +111,8 @@ def _place(source: EntrySource, partition: str, where: int | Place | None) -> Pl
 
 
 def lost_of(plans: Sequence[TopicPlan]) -> list[str]:
-    """Return a description of each gap in the requested ranges. Deleted first ledgers count only if a start was
-    requested.
+    """Return a description of each gap in the requested ranges. Deleted ledgers at the beginning of a topic are a gap
+    only if a start was requested.
     """
     return [sentence for plan in plans for sentence in plan.lost]
 
@@ -145,7 +145,7 @@ def _shown(value: Any) -> str:
 
 
 def text_of(value: bytes | None) -> str:
-    """Return a key in readable form: printable text, else hexadecimal digits."""
+    """Return a key in readable form: printable text, else hexadecimal digits; `(none)` for a message without a key."""
     if value is None:
         return "(none)"
     try:

@@ -22,7 +22,9 @@ _HTTP_PART = 4
 
 
 class Descriptors(NamedTuple):
-    """Limit of open files of the process, and the connections' shares of it."""
+    """Limit of open files of the process, and its division: files of the store (`reserved`), connections of clients
+    (`max_clients`), and HTTP connections (`max_http`).
+    """
 
     limit: int
     reserved: int
@@ -31,7 +33,9 @@ class Descriptors(NamedTuple):
 
     @classmethod
     def share_out(cls, limit: int, reserve: int, max_http: int) -> Self:
-        """Divide the limit. The reserve is at most half of it, and HTTP gets at most a quarter of the rest."""
+        """Divide `limit`. `reserve` and `max_http` are the wanted numbers of reserved descriptors and HTTP connections:
+        the reserve gets at most half of the limit, HTTP at most a quarter of the rest, and clients get all others.
+        """
         reserved = min(reserve, limit // 2)
         left = limit - reserved
         http = max(1, min(max_http, left // _HTTP_PART))

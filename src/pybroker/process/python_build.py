@@ -12,7 +12,7 @@ _OPTION = "--enable-optimizations"
 def python_build() -> str:
     """Return `optimised` if the interpreter was compiled with profile-guided optimisation.
 
-    Otherwise return `undeclared`: the interpreter's configuration does not tell. Debian and Ubuntu optimise their
-    packages without the option that this function looks for.
+    Otherwise return `undeclared`: the interpreter may be optimised nevertheless, as on Debian and Ubuntu, which
+    optimise their packages without the configuration option that this function looks for.
     """
     return OPTIMISED if _OPTION in str(sysconfig.get_config_var("CONFIG_ARGS")) else UNDECLARED

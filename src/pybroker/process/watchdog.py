@@ -36,9 +36,11 @@ class Moment(NamedTuple):
 
 
 def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float) -> bool:
-    """Return whether a callback blocks the event loop, rather than a lack of CPU time.
+    """Return whether a callback has blocked the event loop for `limit_s` seconds; False if the thread only lacked a
+    CPU.
 
-    `tick`: the last tick of the event loop. `alarm`: the first timer signal since then that blamed no callback.
+    `tick`: the clock readings when the watchdog last ran on the event loop. `alarm`: the clock readings at the first
+    timer signal after `tick`; None while that signal is being handled.
     """
     if now.cpu_s - tick.cpu_s >= limit_s:
         return True

@@ -52,8 +52,8 @@ class AbortedEntries:
                 self._known.popitem(last=False)
 
     def marked(self, entries: EntryRange, runs: Iterator[EntryRun]) -> Iterator[EntryRun]:
-        """Yield the runs, with aborted entries and markers flagged in them. Raises DataLoss and ReadingFailed if their
-        state is unknown.
+        """Yield the runs of `entries`, with aborted entries and markers flagged in them. Raises DataLoss or
+        ReadingFailed if it is unknown which entries are aborted.
         """
         hidden = self._among(entries)
         if hidden is None:
@@ -81,9 +81,8 @@ class AbortedEntries:
         if plan.is_held_back and plan.end.ledger_id == entries.ledger_id and not _covers(known, entries):
             reached = f"{plan.end.ledger_id}:{plan.end.entry_id}"
             raise ReadingFailed(
-                f"{entries.topic}: entries up to {entries.ledger_id}:{entries.end_entry_id} were requested, "
-                f"but because a transaction is open, readers may receive only entries up to {reached}: plan "
-                "the read again"
+                f"topic {entries.topic}: entries up to {entries.ledger_id}:{entries.end_entry_id} were requested, but readers may "
+                f"receive only entries up to {reached}, because a transaction is open: plan the read again"
             )
         return known
 

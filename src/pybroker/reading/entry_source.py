@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ReadingFailed(ClientError):
-    """The broker or a file could not be read. Errors of REST calls are other ClientErrors."""
+    """The broker or a file could not be read. A failed REST call raises another subclass of ClientError instead."""
 
 
 class DataLoss(ReadingFailed):
@@ -42,8 +42,8 @@ class EntrySource(ABC):
 
     @abstractmethod
     def partitions(self, topic: str) -> list[str]:
-        """Return the full names of the partitions of a topic, or its own full name if it has none. Raises
-        TopicMissing.
+        """Return the full names of the partitions of a topic; the full name of the topic if it is not partitioned.
+        Raises TopicMissing.
         """
 
     @abstractmethod
@@ -59,8 +59,8 @@ class EntrySource(ABC):
         """
 
     def plans(self, asked: Sequence[tuple[str, Place | None, Place | None]]) -> list[TopicPlan]:
-        """Return the plans of many partitions, as in `plan`, in the order of the requests. Raises TopicMissing for the
-        first partition that does not exist.
+        """Return the plan of each partition in `asked`, in the same order. An item of `asked` contains the arguments of
+        `plan`: topic, start and end. Raises TopicMissing for the first partition that does not exist.
         """
         return [self.plan(topic, start, end) for topic, start, end in asked]
 
@@ -72,7 +72,7 @@ class EntrySource(ABC):
 
     @abstractmethod
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Yield exactly these entries, in order, in runs of some MiB. Raises DataLoss if an entry is lost,
+        """Yield exactly these entries, in order, in runs of a few MiB. Raises DataLoss if an entry is lost,
         ReadingFailed for other errors.
 
         A timeout is an error and never counts as the end. Messages of aborted transactions and markers are flagged in

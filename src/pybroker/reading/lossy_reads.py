@@ -25,7 +25,7 @@ costs about twenty requests.
 
 
 class LossyReads(EntrySource):
-    """Reads from another source and omits lost entries. It does not close the other source."""
+    """Reads from the entry source `source` and omits lost entries. `close` does not close `source`."""
 
     leaves_out_entries = True
 

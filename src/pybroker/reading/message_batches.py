@@ -92,7 +92,7 @@ class MessageReader:
             return
         if next_entry_id != entries.end_entry_id and entries.end_entry_id > entries.first_entry_id:
             raise ReadingFailed(
-                f"{entries.topic}: only entries of ledger {entries.ledger_id} up to entry {next_entry_id} "
+                f"topic {entries.topic}: only entries of ledger {entries.ledger_id} up to entry {next_entry_id} "
                 f"could be read, but entries up to {entries.end_entry_id} were requested: read again"
             )
 
@@ -121,7 +121,7 @@ def _check_place(run: EntryRun, entries: EntryRange, next_entry_id: int, *, may_
     is_next = is_next and run.ledger_id == entries.ledger_id
     if not is_next or run.end_entry_id > entries.end_entry_id:
         raise ReadingFailed(
-            f"{entries.topic}: the broker sent the entries {run.ledger_id}:{run.first_entry_id} to "
+            f"topic {entries.topic}: the broker sent the entries {run.ledger_id}:{run.first_entry_id} to "
             f"{run.end_entry_id}, but the entries of ledger {entries.ledger_id} from {next_entry_id} to "
             f"{entries.end_entry_id} were requested"
         )

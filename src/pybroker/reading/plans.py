@@ -77,7 +77,7 @@ class Plans:
             if not left:
                 return [plans[number] for number in range(len(requests))]
         raise ReadingFailed(
-            f"the read plan of topics in {namespace} is incomplete: the broker sent more than {MAX_ROUNDS} parts"
+            f"the read plan of topics in namespace {namespace} is incomplete: the broker sent more than {MAX_ROUNDS} parts"
         )
 
     def _ask(self, namespace: NamespaceName, asked: list[dict[str, Any]], *, with_points: bool) -> list[dict[str, Any]]:

@@ -167,8 +167,8 @@ class RangeChunks:
         for chunk in chunks:
             if (ledger_id, chunk.entry_id) not in pieces:
                 raise DataLoss(
-                    f"{self._range.topic}: entry {ledger_id}:{chunk.entry_id} is lost, so the message of which "
-                    "it is a chunk cannot be read"
+                    f"{self._range.topic}: entry {ledger_id}:{chunk.entry_id} is lost, so the chunked "
+                    "message to which this entry belongs cannot be read"
                 )
 
     def _payload(self, view: memoryview, entry: np.void) -> bytes:

@@ -34,7 +34,7 @@ def parsed(topic: str) -> TopicName:
 
 
 def segments_of(name: TopicName) -> str:
-    """Return `tenant/namespace/topic`, quoted for the path of a REST call."""
+    """Return `tenant/namespace/topic`, percent-encoded for the path of a REST call."""
     parts = (name.namespace.tenant, name.namespace.local_name, name.local_name)
     return "/".join(quote(part, safe="") for part in parts)
 
@@ -111,6 +111,6 @@ def _schema(topic: str, found: dict[str, object]) -> SchemaInfo:
     try:
         data = key_value_data(text) if schema_type == "KEY_VALUE" else text.encode()
     except InvalidSchema as error:
-        raise ReadingFailed(f"the schema of {topic} cannot be read: {error}") from error
+        raise ReadingFailed(f"the schema of topic {topic} cannot be read: {error}") from error
     shown = {str(key): str(value) for key, value in properties.items()} if isinstance(properties, dict) else {}
     return SchemaInfo(schema_type, data, shown, parsed(topic).local_name)

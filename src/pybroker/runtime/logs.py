@@ -116,7 +116,9 @@ def error(event: str, /, exc_info: bool | BaseException | None = None, **fields:
 
 
 def audit(event: str, /, **fields: object) -> None:
-    """Log a REST action and its role to the logger `pybroker.audit`, whatever the level of other events."""
+    """Log a REST action, with the role that requested it in `fields`, to the logger `pybroker.audit`, whatever the
+    level of other events.
+    """
     _AUDIT.setLevel(logging.INFO)
     _AUDIT.info("%s", event, extra={"fields": fields})
 

@@ -26,8 +26,8 @@ class Port:
     async def serve(
         self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None = None, handshake_timeout_s: float | None = None
     ) -> None:
-        """Accept connections on the running event loop, each with its own protocol. Call at most once. With `tls`, the
-        handshake has a timeout.
+        """Accept connections on the running event loop, each with its own protocol. Call at most once.
+        `handshake_timeout_s` limits the TLS handshake.
         """
         assert self._server is None, "served twice"
         self._server = await asyncio.get_running_loop().create_server(

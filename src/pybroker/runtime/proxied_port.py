@@ -76,7 +76,9 @@ class WaitingConnections:
         self._room = room
 
     def admit(self, task: asyncio.Task[None], peer: str) -> asyncio.Task[None] | None:
-        """Add `task`. Return the displaced task."""
+        """Add the task of a connection from the address `peer`. Return the task that it displaces, which the caller
+        must cancel; None if the limits are not exceeded.
+        """
         displaced = self._slots.admit(task, peer).displaced
         if displaced is None and len(self._slots) > max(1, self._room()):
             displaced = self._slots.longest
@@ -89,8 +91,8 @@ class WaitingConnections:
 
 
 class ProxiedPort:
-    """Serves a bound port. With `reads_header`, each connection first waits for its header, or for other data, which
-    means that it is direct.
+    """Serves a bound port. With `reads_header`, each connection first waits for its header. If it begins with other
+    data, it is a direct connection without a header.
 
     Limits: `waiting` bounds the connections that wait; each waits at most `header_timeout_s` for its header. A header
     from an address outside `trusted` ends the connection; empty: every address is trusted.

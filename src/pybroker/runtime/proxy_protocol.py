@@ -44,7 +44,8 @@ class Incomplete(NamedTuple):
 
 
 def parse_proxy_header(data: bytes) -> ProxyHeader | Incomplete | None:
-    """Parse the header at the start of `data`, at least `MIN_BYTES` of a connection unless it has ended.
+    """Parse the header at the start of `data`, the first bytes of a connection: at least `MIN_BYTES`, unless the
+    connection has ended.
 
     Return None if the data does not start with a PROXY header. Raises InvalidProxyHeader.
     """

@@ -66,8 +66,8 @@ class RepeatedEvents:
         return False
 
     def end_interval(self) -> list[Summary]:
-        """Return the summaries of the clients with the most events that were not logged, and start the next
-        interval.
+        """Start the next interval. Return at most `MAX_SUMMARIES` summaries of the events that were not logged in the
+        last one. If there are more clients, the last summary covers the clients with the fewest events together.
         """
         ordered = sorted(self._summaries.values(), key=lambda summary: -summary.unlogged.total())
         self._counts.clear()

@@ -97,7 +97,7 @@ class Runtime:
         await asyncio.sleep(delay_s)
 
     def cancel_timers(self) -> None:
-        """Cancel all timers after the broker closed."""
+        """Cancel all timers after the broker has closed."""
         timers = list(self._timers.values())
         self._timers.clear()  # a timer that is not listed does nothing
         for timer in timers:

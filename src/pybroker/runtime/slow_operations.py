@@ -29,7 +29,9 @@ class SlowOperations:
         self.threshold_ms = threshold_ms or math.inf
 
     def took(self, operation: str, took_ms: float, **fields: object) -> None:
-        """Log the operation if it was slow. `operation` is one of a few constants; `fields` name its object."""
+        """Log the operation if it was slow. `operation` is one of a few constants; `fields` name the object of the
+        operation.
+        """
         if took_ms < self.threshold_ms:
             return
         now_ms = self._clock.monotonic_ms()

@@ -82,8 +82,8 @@ async def first_set(*events: asyncio.Event | None) -> None:
 
 
 async def all_results(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Run all coroutines concurrently. When all have ended, return the results in order, or raise the first error
-    itself.
+    """Run all coroutines concurrently, and return their results in order. After an error, cancel the other coroutines,
+    wait until they have ended, and raise the first error itself, not an ExceptionGroup.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -94,7 +94,9 @@ async def all_results(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Resul
 
 
 def completion() -> tuple[asyncio.Future[None], Callable[[Exception | None], None]]:
-    """Return a future, and the callback that completes it with an error or None. The future may be cancelled before."""
+    """Return a future, and the callback that completes it with an error or None. The callback does nothing if the
+    future was cancelled before.
+    """
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:

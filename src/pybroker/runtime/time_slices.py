@@ -37,8 +37,8 @@ async def in_slices(steps: Generator[None, None, T], clock: Clock) -> T:
 
 
 async def kept(items: Iterable[T], keeps: Callable[[T], Awaitable[bool]], clock: Clock) -> list[T]:
-    """Return the items for which `keeps` returns True, in their order. If it waits, `KEPT_AT_ONCE` items are checked at a
-    time; otherwise the work is done in slices.
+    """Return the items for which `keeps` returns True, in their order. At most `KEPT_AT_ONCE` calls of `keeps` wait at
+    the same time. Long work without waiting is divided into slices.
     """
     answers: dict[int, T] = {}
     left = enumerate(items)

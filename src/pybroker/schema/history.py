@@ -21,13 +21,15 @@ def version_to_bytes(version: int) -> bytes:
 
 
 def version_from_bytes(data: bytes) -> int:
-    """Decode a schema version of 8 bytes. The result is negative if `data` is not a version."""
+    """Decode a schema version: the first 8 bytes of `data`, as a signed big-endian number. A negative number is no
+    version of any schema.
+    """
     return int.from_bytes(data[:VERSION_SIZE_BYTES], signed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """One version. Equal schemas have the same `digest`."""
+    """One version of a topic's schema. Equal schemas have the same `digest`."""
 
     version: int
     schema: SchemaData
@@ -53,8 +55,8 @@ class History:
 
     @property
     def deleted_version(self) -> int | None:
-        """Return the version number of the deletion that is the last change; None if a schema follows it or nothing was
-        deleted.
+        """Return the version number of the last change if it deleted the schemas. Return None if it added a schema, or
+        if there is no change.
         """
         return self.next_version - 1 if self.next_version and not self.versions else None
 
@@ -70,7 +72,7 @@ class History:
         return History((*self.versions, stored), self.next_version + 1)
 
     def deleted(self) -> History:
-        """Return the history after a deletion, which takes a version number itself."""
+        """Return the history after a deletion of all schemas. The deletion gets the next version number itself."""
         return History((), self.next_version + 1)
 
     @property

@@ -1,4 +1,4 @@
-"""PROTOBUF_NATIVE schemas: the topic's message type and the Protobuf files that define it, in a JSON document:
+"""PROTOBUF_NATIVE schemas: a JSON document with the topic's message type and the Protobuf files that define it.
 
 ``{"fileDescriptorSet": base64, "rootMessageTypeName": "package.Message", "rootFileDescriptorName": "file.proto"}``
 """
@@ -21,7 +21,9 @@ def root_message_name(data: bytes) -> str:
 
 
 def root_message(data: bytes) -> Descriptor:
-    """Return the message type of a PROTOBUF_NATIVE definition. Raises InvalidSchema if its files are inconsistent."""
+    """Return the message type of a PROTOBUF_NATIVE definition. Raises InvalidSchema if the definition is damaged or its
+    Protobuf files are inconsistent.
+    """
     document = parse_json(data)
     if not isinstance(document, dict):
         raise InvalidSchema("the definition of the PROTOBUF_NATIVE schema is not a JSON object")
@@ -88,6 +90,6 @@ def _find_message(file: FileDescriptorProto, root_name: str) -> str:
     inner_name = root_name.removeprefix(prefix)
     for part in inner_name.split("."):
         if part not in level:
-            raise InvalidSchema(f"the schema is invalid: no message {root_name!r} in file {file.name!r}")
+            raise InvalidSchema(f"the schema is invalid: file {file.name!r} contains no message {root_name!r}")
         level = {message.name: message for message in level[part].nested_type}
     return prefix + inner_name

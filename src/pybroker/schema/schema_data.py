@@ -100,7 +100,7 @@ class SchemaData:
 
 def schema_type_named(name: str) -> SchemaType:
     """Return the schema type with this name in the REST API; NONE for BYTES, which has the same number. Raises
-    InvalidSchema if no stored schema can have it.
+    InvalidSchema if the name is unknown, or if a broker cannot store schemas of this type.
     """
     if name == "BYTES":
         return SchemaType.NONE

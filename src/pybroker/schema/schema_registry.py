@@ -71,8 +71,8 @@ class SchemaRegistry:
             return found
 
     async def positions(self, topic: TopicName) -> list[SchemaPosition]:
-        """Return the ledger entries in which the versions of a topic's schema are stored; none if they are not in
-        ledgers. Raises StoreError.
+        """Return the ledger entries in which the versions of a topic's schema are stored; an empty list if the storage
+        does not use ledgers. Raises StoreError.
         """
         return await self._storage.positions(self._storage.topic_path(topic))
 
@@ -89,7 +89,9 @@ class SchemaRegistry:
         await self._check(topic, strategy, (await self.history(topic)).versions, schema)
 
     async def check_consumer(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
-        """Raise InvalidSchema or Incompatible if a consumer with `schema` cannot read the topic's messages."""
+        """Raise InvalidSchema or Incompatible if a consumer with `schema` may not subscribe to the topic, which is in
+        use: the schema cannot read the topic's messages, the topic has no schema, or `strategy` refuses every schema.
+        """
         if strategy == CompatibilityStrategy.ALWAYS_COMPATIBLE:
             return
         await self._in_proportion([schema], lambda: validate(schema))
@@ -97,7 +99,8 @@ class SchemaRegistry:
         if not versions or strategy == CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
             self._counters(topic).incompatible += 1
             raise Incompatible(
-                f"strategy {strategy}: a consumer with a schema cannot subscribe to a topic that is in use without a schema"
+                f"the compatibility strategy {strategy} refuses the {schema.type.name} schema of every consumer. "
+                "Subscribe without a schema, or change the strategy of the namespace"
                 if versions
                 else f"the topic is in use without a schema, so its messages may not match the consumer's {schema.type.name} schema"
             )
@@ -151,7 +154,7 @@ class SchemaRegistry:
                         self._keep(path, history.added(added))
                         logs.info("schema.registered", topic=topic, type=schema.type.name, version=added.version)
                         return added.version
-        raise StoreError(f"the schemas of {topic} are being changed by other requests; retry")
+        raise StoreError(f"the schemas of topic {topic} are being changed by other requests: try again")
 
     async def delete(self, topic: TopicName) -> int:
         """Delete all schema versions of a topic. Return the version number that the deletion itself gets."""
@@ -165,7 +168,7 @@ class SchemaRegistry:
                         self._keep(path, history.deleted())
                         logs.info("schema.deleted", topic=topic, version=history.next_version)
                         return history.next_version
-        raise StoreError(f"the schemas of {topic} are being changed by other requests; retry")
+        raise StoreError(f"the schemas of topic {topic} are being changed by other requests: try again")
 
     async def drop(self, topic: TopicName) -> None:
         """Remove the schemas of a topic that was deleted. Does nothing for a partition, whose schemas belong to the

@@ -19,7 +19,7 @@ from pybroker.schema.schema_data import SchemaData, SchemaType
 
 
 class SchemaRecord(NamedTuple):
-    """One version as it is stored. Without a schema it deletes all earlier versions."""
+    """The stored form of one version: a schema, or, if `schema` is None, the deletion of all earlier versions."""
 
     schema: SchemaData | None
     timestamp_ms: int
@@ -33,7 +33,7 @@ class StoredVersions(NamedTuple):
 
 
 class SchemaPosition(NamedTuple):
-    """The entry of a version, which may be a deletion."""
+    """The ledger entry that contains one version of a topic's schema. The version may be a deletion."""
 
     version: int
     ledger_id: int
@@ -56,30 +56,34 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def document_path(self, path: str, version: int) -> str:
-        """Return the metadata path that `append` of a version changes. `path`: the path of the topic's schemas."""
+        """Return the path of the metadata document that `append` writes or changes to store the version `version`.
+        `path`: the path of the topic's schemas.
+        """
 
     @abstractmethod
     def topic_path_of_change(self, path: str) -> str:
-        """Return the path of the topic's schemas for the path of a changed document."""
+        """Return the path of the schemas of the topic to which the changed metadata document `path` belongs."""
 
     @abstractmethod
     async def read(self, path: str) -> StoredVersions: ...
 
     async def positions(self, _path: str) -> list[SchemaPosition]:
-        """Return the ledger entries that contain the versions at `path`, oldest first; none if they are not in ledgers.
-        Raises StoreError.
+        """Return the ledger entries that contain the versions at `path`, oldest first; an empty list if this storage
+        does not use ledgers. Raises StoreError.
         """
         return []
 
     @abstractmethod
     async def append(self, path: str, version: int, record: SchemaRecord) -> bool:
-        """Store the next version of a topic's schema durably. Return False if another broker has stored this version
-        meanwhile.
+        """Store `record` durably as the next version, `version`, of a topic's schema. Return False if another broker
+        has already stored this version.
         """
 
     @abstractmethod
     async def drop(self, path: str) -> bool:
-        """Remove all schema versions at `path`, or of all topics below it. Return whether there were any."""
+        """Remove all schema versions of a topic or, if `path` is the path of a namespace, of all its topics. Return
+        False if there were none.
+        """
 
 
 class _Document(msgspec.Struct, omit_defaults=True):

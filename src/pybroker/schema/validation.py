@@ -37,7 +37,9 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
         _validate(sides.key, nesting + 1)
         _validate(sides.value, nesting + 1)
     elif schema.type in PRIMITIVE_TYPES and schema.data and not _is_pythons_string(schema):
-        raise InvalidSchema(f"schemas of this type have no definition, but this one has {len(schema.data)} bytes")
+        raise InvalidSchema(
+            f"schemas of this type have no definition, but this schema has a definition of {len(schema.data)} bytes"
+        )
     elif schema.type is SchemaType.AUTO_CONSUME:
         raise InvalidSchema(
             "this schema type cannot be stored by a broker: send the schema that the client derives from it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVarTuple, cast
 
 from pybroker.auth.authentication import Identity, PeerCertificate
 from pybroker.auth.refused_accesses import Interface, RefusedAccess, cause_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pybroker.runtime.proxy_protocol import Address
     from pybroker.server.server_context import ServerContext
 
-T = TypeVar("T")
+Received = TypeVarTuple("Received")
 
 
 class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
@@ -149,27 +149,27 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.topic_watchers.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        decoder = self._decoder
-        return (decoder.own_buffer() if decoder.missing_bytes else None) or self.context.receive_buffer
+        return self._decoder.buffer(self.context.receive_buffer)
 
     def buffer_updated(self, size_bytes: int) -> None:
         self.session.has_heard = True
         if self._alive_waiters.events:
             self._alive_waiters.wake()
         decoder = self._decoder
-        if decoder.missing_bytes:
-            self._take(decoder.own_buffer_filled, size_bytes)
-        else:
-            data = bytes(self.context.receive_buffer[:size_bytes])
-            if self.session.state is SessionState.CONNECTING and not self.context.paced_setups.admit():
-                decoder.hold(data)
-                self.context.frames.count(self, decoder)
-                self._pauses.add(read_pauses.BUDGET)
-                self.context.paced_setups.wait(self._go_on)
-                return
-            self._take(decoder.feed, data)
-        frames = self.context.frames
-        if decoder.missing_bytes or self.session.state is not SessionState.CONNECTED or self in frames.counted:
+        context = self.context
+        if (
+            self.session.state is SessionState.CONNECTING
+            and not decoder.missing_bytes
+            and not context.paced_setups.admit()
+        ):
+            decoder.hold(context.receive_buffer, size_bytes)
+            context.frames.count(self, decoder)
+            self._pauses.add(read_pauses.BUDGET)
+            context.paced_setups.wait(self._go_on)
+            return
+        self._take(decoder.received, context.receive_buffer, size_bytes)
+        frames = context.frames
+        if decoder.holds_large_frame or self.session.state is not SessionState.CONNECTED or self in frames.counted:
             frames.count(self, decoder)
         if decoder.has_more or size_bytes >= self.context.read_budget_bytes:
             # Yield: libuv would read up to 32 buffers from this socket before it serves others.
@@ -190,10 +190,10 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         else:
             self._pauses.remove(read_pauses.BUDGET)
 
-    def _take(self, decode: Callable[[T], list[Event]], received: T) -> None:
+    def _take(self, decode: Callable[[*Received], list[Event]], *received: *Received) -> None:
         """Decode `received` and process its events. This is the fault boundary for all client input."""
         try:
-            events = iter(decode(received))
+            events = iter(decode(*received))
             if self._deferred or self._many_ids is not None:
                 self._deferred += events
             for event in events:
@@ -257,7 +257,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         self.send(replies.error(request_id, failure))
 
     def eof_received(self) -> bool:
-        """Abort now or in a later iteration; `close` would wait for the client to read queued data."""
+        """Close the connection with `abort`, because the client has closed its side; `close` would wait until the
+        client has read the queued data. Return True if the connection is closed in a later iteration of the event loop.
+        """
         paced = self.context.paced_setups
         if paced.admit() or self._transport.get_extra_info("sslcontext") is not None:
             self.abort("by the client")  # TLS allows no half-closed connection

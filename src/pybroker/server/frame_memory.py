@@ -50,7 +50,7 @@ class FrameMemory(Generic[C]):
         """Update the memory of a connection's incomplete frame. After CONNECT, only large frames are counted."""
         is_connected = connection.session.state is SessionState.CONNECTED
         before_bytes = self.counted.pop(connection, 0)
-        now_bytes = 0 if is_connected and not decoder.missing_bytes else decoder.held_bytes
+        now_bytes = 0 if is_connected and not decoder.holds_large_frame else decoder.held_bytes
         if now_bytes:
             self.counted[connection] = now_bytes
         if now_bytes != before_bytes:

@@ -24,7 +24,7 @@ CLOSE_GRACE_S = 2.0
 
 
 class Listener:
-    """The bound ports of a broker, owned by the app."""
+    """The bound ports of a broker. The broker process creates and closes it."""
 
     def __init__(self, context: ServerContext, connect: Callable[[ServerContext], Connection] = Connection) -> None:
         self.context = context
@@ -109,9 +109,8 @@ class Listener:
             self.context.report_repeated_events()
 
     def stop_reading(self) -> None:
-        """Reject new connections and stop reading existing ones. Received commands are still answered.
-
-        Otherwise clients would recreate closed producers and consumers while the broker closes its topics.
+        """Reject new connections and stop reading existing ones, so that clients cannot recreate closed producers and
+        consumers while the broker closes its topics. Received commands are still answered.
         """
         self._close_ports()
         self.context.is_stopping = True

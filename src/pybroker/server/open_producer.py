@@ -25,7 +25,9 @@ class OpenProducer:
         self.producer = producer
 
     def throttled_by(self, limit: WaitingPublishers | None) -> ThrottledPublish | None:
-        """Return the message of this producer that waits because of the publish limit `limit`; None if none waits."""
+        """Describe the message of this producer that waits because of the publish limit `limit`; None if `limit` is
+        None.
+        """
         if limit is None:
             return None
         rate = limit.rate if isinstance(limit, PublishRateLimit) else None

@@ -47,7 +47,10 @@ class Outbox:
         self._size_bytes += len(data)
 
     def add_parts(self, parts: list[bytes], size_bytes: int, largest_bytes: int) -> None:
-        """Queue `parts` of messages. Above FLUSH_NOW_BYTES, write immediately so that back-pressure acts within this iteration."""
+        """Queue `parts` of messages, which have `size_bytes` in total; the largest payload has `largest_bytes`. When
+        FLUSH_NOW_BYTES are queued, write immediately so that back-pressure acts within this iteration of the event
+        loop.
+        """
         if not self._parts:
             self._loop.call_soon(self.flush)
         self._parts += parts

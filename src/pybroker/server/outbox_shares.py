@@ -36,8 +36,8 @@ class OutboxShares(Generic[K]):
         return len(self._unsent)
 
     def report(self, connection: K, unsent_bytes: int) -> bool:
-        """Record the unsent bytes of a connection; less than WATCHED_BYTES count as 0. Return whether the connection
-        may receive more messages now.
+        """Record the unsent bytes of a connection; the caller passes 0 below WATCHED_BYTES. Return whether the
+        connection may receive more messages now.
         """
         before = self._unsent.pop(connection, 0)
         if unsent_bytes:

@@ -23,7 +23,7 @@ class PacedSetups:
         self._left = PER_ITERATION  # in this iteration
 
     def admit(self) -> bool:
-        """Return whether the caller may act now. Otherwise it calls `wait`."""
+        """Return whether the caller may set up or disconnect now. If not, it must pass its action to `wait`."""
         if not self._left:
             return False
         if self._left == PER_ITERATION:

@@ -17,6 +17,7 @@ from pybroker.server.frame_memory import FrameMemory
 from pybroker.server.outbox_shares import OutboxShares
 from pybroker.server.paced_setups import PacedSetups
 from pybroker.waiting.slots import Slots
+from pybroker.wire.commands import RECEIVE_BYTES, SHARED_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from pybroker.broker.service import BrokerService
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
     from pybroker.waiting.fair_shares import Holder
     from pybroker.wire import pulsar_api_pb2 as pb
 
-RECEIVE_BUFFER_BYTES = 64 * 1024
-
 
 class ServerContext:
-    """The state of one broker's server, owned by the app."""
+    """The state of one broker's server, which all connections share."""
 
     def __init__(self, broker: BrokerService, command_table: Mapping[pb.BaseCommand.Type, Handler[Connection]]) -> None:
         config = broker.runtime.config
@@ -38,8 +37,8 @@ class ServerContext:
         self.command_table = command_table
         self.loop = asyncio.get_running_loop()
         self.paced_setups = PacedSetups(self.loop)
-        self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BUFFER_BYTES)
+        self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.read_budget_bytes = min(config.connection_read_budget_bytes, RECEIVE_BYTES)
         self.max_message_bytes = config.max_message_size
         self.max_batch_messages = config.max_messages_in_batch
         self.max_fields = config.max_fields_in_command
@@ -111,11 +110,15 @@ class ServerContext:
         self.unauthenticated.leave(connection)
 
     def check_begins(self, connection: Connection) -> None:
-        """Note that a provider checks credentials of a client: other unauthenticated connections are displaced first."""
+        """Record that an authentication provider checks the credentials of a client. At the limit of unauthenticated
+        connections, connections without such a check are displaced first.
+        """
         self.unauthenticated.settle(connection)
 
     def check_ended(self, connection: Connection) -> None:
-        """Note the end of the check. A client that is still not authenticated has to send its next command in time."""
+        """Record that the check of credentials has ended. If the client is still not authenticated, it must send its
+        next command in time.
+        """
         connection.waits_since_s = self.now_s()
         self.unauthenticated.unsettle(connection)
 
@@ -135,8 +138,8 @@ class ServerContext:
     def refused(
         self, connection: Connection, command: str, cause: str, reason: str, topic: str = "", count: int = 1
     ) -> None:
-        """Count rejected commands, and log at most one per command, cause and minute. `cause` is the name of a
-        ServerError.
+        """Count rejected commands. Log the `reason` of at most one rejection per command, cause and minute. `cause` is
+        the name of a ServerError.
         """
         unlogged = self.runtime.stats.refusals.add(command, cause, count, self.now_s())
         if not unlogged:
@@ -190,8 +193,8 @@ class ServerContext:
             )
 
     def connection_limit(self, connection: Connection) -> str:
-        """Return the configuration key of the connection limit that `connection` exceeds, or "". Other unauthenticated
-        connections are not counted.
+        """Return the configuration key of the connection limit that `connection` exceeds, or "". Unauthenticated
+        connections other than `connection` are not counted.
         """
         config = self.runtime.config
         own = int(connection in self.unauthenticated)
@@ -205,7 +208,9 @@ class ServerContext:
     # --- bounds ------------------------------------------------------------------------------------------------------
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Pause reading from `connection` until half of all unanswered sends are answered."""
+        """Pause reading from `connection` until the unanswered sends of all connections use at most half of their
+        memory limit.
+        """
         if connection not in self.held_publishers:
             if not self.held_publishers:
                 self.runtime.stats.throttled_since_ms = self.now_s() * 1000

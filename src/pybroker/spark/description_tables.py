@@ -43,12 +43,12 @@ class _TableSource(DataSource):
         unknown = [name for name in declared.names if name not in self.columns.names]
         if unknown:
             raise InvalidOptions(
-                f"{self.name()} has no column {unknown[0]!r}: available columns: {', '.join(self.columns.names)}"
+                f"data source {self.name()} has no column {unknown[0]!r}: available columns: {', '.join(self.columns.names)}"
             )
         options = parse_read_options(self.options)
         if options.access.admin_url is None:
             raise InvalidOptions(
-                f"{self.name()} needs option admin.url, the HTTP address of the broker, such as http://host:8080"
+                f"data source {self.name()} needs option admin.url, the HTTP address of the broker, such as http://host:8080"
             )
         where = replace(source_options(options), mode="bulk")
         with opened(where) as source:

@@ -155,11 +155,11 @@ def decode_file_header(data: bytes | memoryview) -> FileHeader:
     magic, version, _, salt, generation = _FILE_HEADER.unpack_from(data)
     if magic != _FILE_MAGIC:
         raise LayoutError(
-            "the file is damaged, or is no journal file: it does not begin with the header of a journal file"
+            "the file is damaged, or is not a journal file: it does not begin with the header of a journal file"
         )
     # Before the checksum, which a newer version may compute differently.
     if version != JOURNAL_VERSION:
-        text = f"journal file has version {version}, this version of pybroker supports {JOURNAL_VERSION}"
+        text = f"the journal file has version {version}, but this version of pybroker supports only version {JOURNAL_VERSION}"
         if version > JOURNAL_VERSION:
             raise UnknownVersion(
                 f"{text}: start the newer version that wrote it. If no newer version was used, the header is damaged"
@@ -199,8 +199,8 @@ def decode_batch_header(data: memoryview, offset: int, file: FileHeader) -> Batc
 
 
 def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], int]] | None:
-    """Return the stored checksum of the batch at `offset`, and a function that computes the checksum for a salt; None
-    if the batch is truncated.
+    """Return the stored checksum of the batch at `offset`, and a function that computes the checksum from a salt
+    (`FileHeader.salt`, the start value). Return None if the batch is truncated.
     """
     body_offset = offset + BATCH_HEADER_BYTES
     if body_offset > len(data):
@@ -214,8 +214,8 @@ def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], 
 
 
 def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
-    """Return the size of the batch at `offset` according to its header, even if the batch is truncated; 0 if no batch
-    of the file's current use begins there.
+    """Return the number of bytes of `data` that belong to the batch at `offset` according to its header, even if the
+    batch is truncated; 0 if no batch of the file's current use begins there.
     """
     prefix = batch_prefix(file)
     if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):

@@ -146,8 +146,8 @@ class SegmentIndex:
         return other
 
     def point_of(self, entry_id: int) -> int:
-        """Return the number of the last index point at or before an entry; -1 if damage hides the entries before the
-        first point.
+        """Return the number of the last index point at or before an entry; -1 if there is none, because damage hides
+        the entries before the first point.
         """
         return bisect_right(self.first_entry_ids, entry_id) - 1
 
@@ -173,8 +173,8 @@ class SegmentIndex:
         return (self.messages_before[point], self.bytes_before[point]) if point >= 0 else (0, 0)
 
     def publish_time_span(self, publish_time_ms: int, entry_count: int) -> tuple[int, int]:
-        """Return a range of entry ids [low, high) in which to search an entry by its publish time (milliseconds since
-        1970), for a ledger of `entry_count` entries. `LedgerIndex.publish_time_span` defines it.
+        """Return a range of entry ids [low, high) in which to search for an entry by its publish time (milliseconds
+        since 1970), as defined by `LedgerIndex.publish_time_span`. `entry_count`: the number of entries of the ledger.
         """
         times = self.publish_times
         if not times:
@@ -214,14 +214,14 @@ def check_segment_header(data: bytes, ledger_id: int) -> None:
     magic, version, _, _, found_id = _HEADER.unpack_from(data)
     if magic != _HEADER_MAGIC:
         raise LayoutError(
-            f"the file of ledger {ledger_id} is damaged, or is no ledger file: it does not begin with the header of a "
+            f"the file of ledger {ledger_id} is damaged, or is not a ledger file: it does not begin with the header of a "
             "ledger file"
         )
     if version != SEGMENT_VERSION:
         cause = ": start the newer version that wrote it" if version > SEGMENT_VERSION else ""
         raise UnknownVersion(
-            f"the file of ledger {ledger_id} has version {version}, this version of pybroker supports "
-            f"{SEGMENT_VERSION}{cause}"
+            f"the file of ledger {ledger_id} has version {version}, but this version of pybroker supports "
+            f"only version {SEGMENT_VERSION}{cause}"
         )
     if data[:SEGMENT_HEADER_BYTES] != encode_segment_header(ledger_id):
         raise LayoutError(
@@ -256,8 +256,8 @@ def block_length(entry_count: int, payload_bytes: int) -> int:
 
 
 def decode_block(data: memoryview, offset: int) -> Block | int:
-    """Decode and check header and columns of the block at `offset`; its payloads may be beyond `data`. If header and
-    columns are beyond `data` too, return their length in bytes. Raises LayoutError.
+    """Decode and check header and columns of the block at `offset`; its payloads may be beyond `data`. If header or
+    columns are truncated, return the number of bytes that are needed from `offset` on. Raises LayoutError.
     """
     if offset + BLOCK_HEADER_BYTES > len(data):
         return BLOCK_HEADER_BYTES
@@ -343,8 +343,8 @@ def decode_trailer(data: bytes, file_size: int) -> tuple[int, int]:
         )
     if version != SEGMENT_VERSION:
         raise LayoutError(
-            f"the trailer of the ledger file has version {version}, this version of pybroker supports "
-            f"{SEGMENT_VERSION}: the file is damaged, or a newer pybroker wrote it"
+            f"the trailer of the ledger file has version {version}, but this version of pybroker supports "
+            f"only version {SEGMENT_VERSION}: the file is damaged, or a newer pybroker wrote it"
         )
     if offset + length + TRAILER_BYTES != file_size:
         raise LayoutError(

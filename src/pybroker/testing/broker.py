@@ -89,7 +89,9 @@ class TestBroker(ABC):
 
     @abstractmethod
     def restart(self) -> None:
-        """Start again at the same addresses; a running broker crashes first. With a real broker this skips the test."""
+        """Start again at the same addresses, after `crash` if the broker is running. With a real broker this skips the
+        test.
+        """
 
     @abstractmethod
     def reset(self) -> None:

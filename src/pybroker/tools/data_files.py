@@ -118,13 +118,14 @@ def opened(directory: Path) -> Iterator[DataFiles]:
     except DataDirectoryInUse as error:
         raise NotUsable(str(error)) from None
     except OSError as error:
-        raise NotUsable(f"{directory} is not a data directory: {error.strerror or error}") from error
+        raise NotUsable(f"the directory {directory} is not a data directory: {error.strerror or error}") from error
     try:
         directories = StoreDirectories.below(directory)
         table = directories.table
         if not table.exists() and not any(_has_files(path) for path in (directories.ledgers, directories.journal)):
             raise NotUsable(
-                f"{directory} contains no {table.name}: this directory was not used by a broker with ledgerStore=local"
+                f"the directory {directory} contains no {table.name}: this directory was not used by a broker with "
+                "ledgerStore=local"
             )
         with tempfile.TemporaryDirectory(prefix="pybroker-") as copies:
             try:
@@ -136,7 +137,8 @@ def opened(directory: Path) -> Iterator[DataFiles]:
                     shutil.copyfile(directory / METADATA_MARK, Path(copies) / METADATA_MARK)
             except OSError as error:
                 raise NotUsable(
-                    f"{directory} cannot be examined: its databases cannot be copied to a temporary directory ({error})"
+                    f"the directory {directory} cannot be examined: its databases cannot be copied to a temporary directory "
+                    f"({error})"
                 ) from error
             yield DataFiles(directory, Path(copies))
     finally:

@@ -23,16 +23,16 @@ from pybroker.tools.repair_plan import Piece
 from pybroker.tools.stored_state import Finding, StoredState
 
 NOT_ACCEPTED = (
-    "nothing was changed: stored data is missing. Restore it. If it is lost permanently, use --apply --accept-loss, and"
-    " the broker starts without it"
+    "nothing was changed: stored data is missing. Restore the data. If the data is lost permanently, use --apply"
+    " --accept-loss: the broker then starts without the data"
 )
 
 CursorRecords = Mapping[str, tuple[bytes | None, list[bytes]]]
 
 
 def missing_ledgers(files: DataFiles, state: StoredState, named: Mapping[int, int | None]) -> list[MissingEntries]:
-    """Return the missing entries because of which the broker would not start: of the ledgers in `named` (see
-    `KnownData`) and in `checkpoint.db`. Call it after the journal was read.
+    """Return the missing entries because of which the broker would not start: entries of the ledgers in `named` (see
+    `KnownData`) and in `checkpoint.db`. Call this after the journal was read.
 
     The result is empty if the tables `facts` or `extents` are damaged, because the sealed ledgers are unknown then.
     """
@@ -59,8 +59,9 @@ def finding_of(missing: MissingEntries) -> Finding:
 def places_of_absent(
     listed: Mapping[int, int], present: Collection[int]
 ) -> tuple[dict[int, LedgerExtent], dict[int, list[Piece]]]:
-    """Return empty extents and lost positions for ledgers of topics that have no file. The broker needs an extent for
-    each of them.
+    """Return two mappings by ledger id, about the ledgers of a topic that have no segment file. The first has an empty
+    extent for each of them, because the broker needs an extent for every ledger. The second has the lost positions of
+    each that had entries.
 
     `listed` has the entry count of each ledger of a topic, `present` the existing ledgers.
     """
@@ -87,7 +88,7 @@ def certain_lines(
                 lines.append(f"{path}, {name!r}: no acknowledgement ({error})")
                 continue
             behind = sum(len(part.deleted) for part in state.acknowledged_behind())
-            more = f" and of {behind} entries after it" if behind else ""
+            more = f" and of {behind} entries after this position" if behind else ""
             lines.append(f"{path}, {name!r}: acknowledgements up to {state.mark_delete_position}{more}")
     return lines
 

@@ -165,7 +165,7 @@ class Repair:
         if not plan.rebuilds_table:
             return plan
         for ledger_id in state.deleted & held.keys():
-            plan.taken_ledgers.setdefault(ledger_id, "it was deleted according to the journal")
+            plan.taken_ledgers.setdefault(ledger_id, "the journal contains the deletion of the ledger")
         self._take_unnamed(unnamed, held)
         plan.lost += lost_places(self._topic_of, plan.pieces)
         for ledger_id in sorted(self._listed - state.deleted):
@@ -176,7 +176,9 @@ class Repair:
             if (reached is not None and not is_certain) or (reached is None and ledger_id not in held):
                 end = (reached or EMPTY_EXTENT).entry_count + sum(piece.count for piece in pieces)
                 topic = self._topic_of[ledger_id]
-                plan.lost.append(f"{topic}, perhaps positions from {ledger_id}:{end} on, if no file contains them")
+                plan.lost.append(
+                    f"{topic}, perhaps positions from {ledger_id}:{end} on, if no file contains these entries"
+                )
         self._repair_cursors(cursors)
         if plan.missing:
             plan.certain = certain_lines(cursors.topics, plan.pieces, self._cursors)
@@ -338,7 +340,7 @@ class Repair:
                 held[ledger_id] = extent if extent.entry_count else EMPTY_EXTENT
                 foreign = next((h for h in held_entries(file, held[ledger_id] or EMPTY_EXTENT)), None)
                 if not extent.entry_count and foreign is not None:
-                    self._plan.taken_ledgers[ledger_id] = f"its file holds entries of ledger {foreign.ledger_id}"
+                    self._plan.taken_ledgers[ledger_id] = f"its file contains entries of ledger {foreign.ledger_id}"
                 end = 0 if recorded is None else recorded.entry_count + self._state.appended.get(ledger_id, 0)
                 if recorded is not None and extent.entry_count > end:
                     self._found(
@@ -346,7 +348,7 @@ class Repair:
                             name,
                             None,
                             span(ledger_id, end, extent.entry_count - end),
-                            "it is neither in checkpoint.db nor in the journal",
+                            "these entries are neither in checkpoint.db nor in the journal",
                         )
                     )
         return held
@@ -363,7 +365,7 @@ class Repair:
             if path.startswith(f"{MANAGED_LEDGERS}/") and not self._add_topic(path, value):
                 plan.rebuilds_metadata = True
                 plan.dropped_documents.append(path)
-                plan.lost.append(f"{path}: its managed ledger info, so the whole topic")
+                plan.lost.append(f"{path}: the managed ledger info, and therefore the whole topic")
                 continue
             self._rows.append((path, value, version))
         if not self._topics and self._has_entries and not found.is_damaged:
@@ -379,7 +381,7 @@ class Repair:
             path = cursor_id.removesuffix("/delayed").rpartition("/")[0]
             if path not in self._topics:
                 self._topics.add(path)
-                self._plan.lost.append(f"{path}: its list of ledgers, so the whole topic")
+                self._plan.lost.append(f"{path}: the list of ledgers, and therefore the whole topic")
 
     def _add_topic(self, path: str, value: bytes) -> bool:
         try:
@@ -408,7 +410,7 @@ class Repair:
     def _find_deleted_ledgers(self) -> bool:
         found = sorted(self._listed & self._state.deleted)
         for ledger_id in found:
-            reason = "was deleted, so the managed ledger info is older"
+            reason = "the journal contains the deletion of the ledger, so the managed ledger info is outdated"
             where = f"ledger {ledger_id} of {self._topic_of[ledger_id]}"
             self._plan.findings.append(Finding(METADATA_FILE, None, where, reason).line())
         return bool(found)
@@ -443,12 +445,14 @@ class Repair:
             plan.extents.pop(ledger_id, None)
             self._max_ledger_id = max(self._max_ledger_id, ledger_id)
             if ledger_id in held:
-                plan.taken_ledgers.setdefault(ledger_id, "no topic refers to it")
+                plan.taken_ledgers.setdefault(ledger_id, "no topic refers to the ledger")
             if count or ledger_id in held:
                 which = span(ledger_id, 0, count) if count else f"ledger {ledger_id}"
                 plan.lost.append(f"no topic, {which}: their topic is unknown")
             if self._is_damaged:
-                plan.lost.append(f"no topic, perhaps positions from {ledger_id}:{count} on, if no file contains them")
+                plan.lost.append(
+                    f"no topic, perhaps positions from {ledger_id}:{count} on, if no file contains these entries"
+                )
 
     # Application of the plan
 

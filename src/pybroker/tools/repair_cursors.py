@@ -172,15 +172,15 @@ class CursorRepair:
             action = self._action_of(txn)
             if action is None:
                 self.lost.append(
-                    f"{topic.path}, {places}: the end of transaction {txn} is not stored anywhere; its messages are "
-                    "aborted"
+                    f"{topic.path}, {places}: the end of transaction {txn} is not stored anywhere; the messages of "
+                    "the transaction are aborted"
                 )
             buffer.ended(txn, action or TxnAction.ABORT, None)
         for txn in buffer.open if self._may_lack_ends else ():
             if self.ends.is_open(txn):
                 self.lost.append(
-                    f"{topic.path}, {_spans(buffer.open[txn].entries)}: perhaps the end of transaction {txn}: unless its client "
-                    "commits it, it is aborted when it times out"
+                    f"{topic.path}, {_spans(buffer.open[txn].entries)}: perhaps the end of transaction {txn}: the transaction "
+                    "is aborted at its timeout, unless its client commits it"
                 )
         return bool(forgotten)
 
@@ -261,8 +261,8 @@ class CursorRepair:
             action = self._action_of(txn)
             if action is None:
                 self.lost.append(
-                    f"{topic.path}, {name!r}: acknowledgements of {places} in transaction {txn}: its end is not stored "
-                    "anywhere, so these messages are delivered again"
+                    f"{topic.path}, {name!r}: acknowledgements of {places} in transaction {txn}: the end of the transaction "
+                    "is not stored anywhere, so these messages are delivered again"
                 )
             hold = state.held.end(txn)
             if hold is not None and action is TxnAction.COMMIT:
@@ -277,8 +277,8 @@ class CursorRepair:
             self.records[record_id] = None, records
         if self.state.is_end_unknown or self.state.may_lack_records(record_id):
             self.lost.append(
-                f"{topic.path}, {name!r}: perhaps delivery times that were changed by REST: these messages have their "
-                "original ones"
+                f"{topic.path}, {name!r}: perhaps changes of delivery times (REST): these messages have their original "
+                "delivery times"
             )
 
 
@@ -321,13 +321,13 @@ def _acknowledge(state: CursorState, hold: Hold) -> None:
 def _certain(state: CursorState, snapshot: bytes | None, deltas: list[bytes]) -> str:
     if snapshot is None and not deltas:
         return (
-            f"perhaps all acknowledgements after {state.mark_delete_position}, its initial position: these messages are "
+            f"perhaps all acknowledgements after {state.mark_delete_position}, the initial position: these messages are "
             "delivered again"
         )
     kept = sum(len(part.deleted) for part in state.acknowledged_behind())
-    behind = f" and of {kept} entries after it" if kept else ""
+    behind = f" and of {kept} entries after this position" if kept else ""
     return (
-        "perhaps its last acknowledgements, or a reset: the acknowledgements of entries up to "
+        "perhaps the last acknowledgements, or a seek: the acknowledgements of entries up to "
         f"{state.mark_delete_position}{behind} are certain; other messages are delivered again"
     )
 
@@ -336,7 +336,7 @@ def _places_held(hold: Hold) -> str:
     entries = {ledger_id: bitmap.copy() for ledger_id, bitmap in hold.entries.items()}
     for position in hold.parts:
         entries.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
-    up_to = "" if hold.up_to is None else f"everything up to {hold.up_to}"
+    up_to = "" if hold.up_to is None else f"all entries up to {hold.up_to}"
     return " and ".join(filter(None, (up_to, _spans(entries) if entries else "")))
 
 

@@ -30,7 +30,9 @@ from pybroker.tools.salvaged_metadata import Row, SalvagedMetadata
 from pybroker.tools.sqlite_log import find_log_damage
 from pybroker.tools.stored_state import Finding
 
-LAST_CHANGES = f"{METADATA_FILE}: perhaps its last changes: created objects are lost, and deleted ones may exist again"
+LAST_CHANGES = (
+    f"{METADATA_FILE}: perhaps the last changes: created objects are lost, and deleted objects may exist again"
+)
 
 
 @dataclass(slots=True)
@@ -72,8 +74,8 @@ def read_metadata(files: DataFiles) -> MetadataRows:
 
 
 def doubts(files: DataFiles) -> list[Finding]:
-    """Return findings that may hide a loss although the broker starts: an unreadable marker file, or a damaged
-    write-ahead log without a marker file.
+    """Return findings about changes that may be lost although the broker starts: an unreadable marker file, or a
+    damaged write-ahead log without a marker file.
     """
     has_mark = files.has(METADATA_MARK)
     found = []
@@ -185,12 +187,12 @@ def _add_from_pages(files: DataFiles, found: MetadataRows, rows: dict[str, Row],
     for path, row in salvaged.older.items():
         if path not in rows and repr(path) in damaged:
             rows[path] = row
-            damaged[repr(path)] += f"; version {row[2]} is used instead, which is older"
+            damaged[repr(path)] += f"; the older version {row[2]} is used instead"
     return False
 
 
 def lost_values(count: int | None) -> str:
-    """Describe the loss of `count` values, None for an unknown number, for the report."""
+    """Return a line of the report about `count` lost values. `count` None means that their number is unknown."""
     how_many = "perhaps values" if count is None else f"{count} values"
     return f"{METADATA_FILE}: {how_many} with unknown paths, perhaps topics with all of their data"
 

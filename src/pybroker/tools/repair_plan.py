@@ -56,15 +56,16 @@ class RepairPlan:
             return lines + [f"lost: {text}" for text in self.lost]
         if self.rebuilds_table:
             lines.append(
-                "do: rewrite checkpoint.db from segments, journal and its undamaged rows; move the journal away"
+                "do: rewrite checkpoint.db from the segment files, the journal and the undamaged rows of checkpoint.db; move the "
+                "journal away"
             )
         if self.rebuilds_metadata:
             lines.append("do: rewrite metadata.db with the undamaged values")
         if self.takes_mark or self.rebuilds_metadata:
-            lines.append("do: move metadata.end away; a start creates it again")
+            lines.append("do: move metadata.end away; the broker creates the file again when it starts")
         if self.takes_journal_end and not self.rebuilds_table:
-            lines.append("do: move journal.end away; a start creates it again")
-        lines += [f"do: remove {path}, which cannot be read" for path in self.dropped_documents]
+            lines.append("do: move journal.end away; the broker creates the file again when it starts")
+        lines += [f"do: remove the unreadable document {path} from metadata.db" for path in self.dropped_documents]
         for ledger_id, pieces in sorted(self.pieces.items() if self.rebuilds_table else ()):
             count = sum(piece.count for piece in pieces if piece.payloads is not None)
             if count:
@@ -98,11 +99,10 @@ def span(ledger_id: int, first_id: int, count: int) -> str:
 
 
 def lost_places(topic_of: Mapping[int, str], pieces: Mapping[int, list[Piece]]) -> list[str]:
-    """Return a text for each gap between the entries of a segment and the entries in the journal, with topic and
-    positions.
-    """
+    """Return a text, with topic and positions, for each range of entries in `pieces` that is in no file."""
     return [
-        f"{topic_of.get(ledger_id, 'no topic')}, {span(ledger_id, piece.first_entry_id, piece.count)}: in no file"
+        f"{topic_of.get(ledger_id, 'no topic')}, {span(ledger_id, piece.first_entry_id, piece.count)}: "
+        "no file contains these entries"
         for ledger_id, ledger_pieces in sorted(pieces.items())
         for piece in ledger_pieces
         if piece.payloads is None

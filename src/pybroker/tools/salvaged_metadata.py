@@ -15,7 +15,7 @@ Row = tuple[str, bytes, int]
 
 
 class SalvagedMetadata:
-    """The values in the bytes of the file and its log."""
+    """The values in the bytes of `metadata.db` and its write-ahead log."""
 
     def __init__(self, data: bytes, log: bytes) -> None:
         self._pages = DatabasePages(data, log, lambda cells: _value_of(cells) is not None)

@@ -29,7 +29,9 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class CursorRows:
-    """The records of one cursor by number. A record with the complete state follows a change with the same number."""
+    """The records of one cursor by number. If a change and a record with the complete state have the same number, the
+    complete state is the later one.
+    """
 
     records: dict[tuple[int, bool], bytes] = field(default_factory=dict)
 
@@ -67,8 +69,8 @@ class SalvagedTable:
 
     @property
     def is_facts_page_certain(self) -> bool:
-        """Whether the newest version of the table `facts` was found, which has numbers about the whole checkpoint. A
-        damaged write-ahead log may contain a newer version.
+        """Whether the newest version of the table `facts`, which describes the whole checkpoint, was found. A damaged
+        write-ahead log may contain a newer version.
         """
         return not self._pages.has_damaged_log
 

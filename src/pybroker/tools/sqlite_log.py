@@ -67,7 +67,8 @@ def log_frames(data: bytes, page_size: int) -> list[LogFrame]:
 
 def find_log_damage(data: bytes) -> int | None:
     """Return the offset of the first damaged frame in a write-ahead log, 0 for a damaged header, None if the log is
-    undamaged.
+    undamaged. A damaged frame counts only if frames of a later transaction follow, because a crash may leave incomplete
+    frames at the end.
     """
     if len(data) < _HEADER.size:
         return None

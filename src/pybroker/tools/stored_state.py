@@ -49,7 +49,7 @@ from pybroker.tools.journal_header import with_new_header
 from pybroker.tools.salvaged_table import SalvagedTable, is_whole_record
 from pybroker.tools.sqlite_log import find_log_damage
 
-NO_NAME = "no topic refers to it, so metadata is lost"
+NO_NAME = "no topic refers to these entries, so metadata is lost"
 NO_TOPIC = "contains no topic, although there are ledgers with entries"
 NO_METADATA = "is missing, although there are ledgers with entries (this is normal only with metadataStore=memory)"
 ANY_SEQUENCE = 1 << 63
@@ -83,8 +83,8 @@ class LiveBatch:
 
 
 class StoredState:
-    """The state; `load_table` and `read_journal` fill it. `report` is called for each finding, `advance` with the
-    number of processed bytes of each file.
+    """The combined state, which `load_table` and then `read_journal` fill. `report` is called for each finding,
+    `advance` with the number of processed bytes of each file.
     """
 
     def __init__(self, files: DataFiles, report: Callable[[Finding], None], advance: Callable[[int], None]) -> None:
@@ -143,8 +143,8 @@ class StoredState:
     # The table
 
     def load_table(self) -> None:
-        """Read `checkpoint.db` with SQLite and, if it is damaged, also page by page. Raises NotUsable for a newer
-        version.
+        """Read `checkpoint.db` with SQLite and, if it is damaged, also page by page. Raises NotUsable if a newer
+        version of the program wrote it.
         """
         name = self._files.directories.table.name
         if not self._files.has(name):
@@ -265,8 +265,8 @@ class StoredState:
         return {number: name for number, name in names.items() if number >= self.facts.first_generation}
 
     def read_journal(self) -> Iterator[LiveBatch]:
-        """Apply and yield each batch that a broker would apply. Payloads are valid until the next file is read. Raises
-        NotUsable for a newer version.
+        """Apply and yield each batch that a broker would apply. Its payloads are valid until the next file is read.
+        Raises NotUsable if a newer version of the program wrote the journal.
         """
         order = BatchOrder(self.facts.sequence, is_synced=True)
         for generation, name in self.live_journal().items():
@@ -285,7 +285,9 @@ class StoredState:
                 data = repaired
                 scanned = scan_file(data, generation, self.facts.sequence)
             for offset in scanned.covered_damage:
-                self._report(Finding(name, offset, "", "damaged batch, which the checkpoint covers", is_damage=False))
+                self._report(
+                    Finding(name, offset, "", "damaged batch; a checkpoint contains its records", is_damage=False)
+                )
             live = scanned.batches
             if live and not self._are_facts_known and not order.next_sequence:
                 order = BatchOrder(live[0].sequence, is_synced=True)  # the table's last batch is unknown
@@ -332,7 +334,7 @@ class StoredState:
             # The journal replaces the lost transactions if it continues from the table's last batch.
             lost = end.commit - self.facts.commit
             self._report_to(
-                Finding(self._files.directories.table.name, None, "", f"its last {lost} transactions are lost")
+                Finding(self._files.directories.table.name, None, "", f"the last {lost} transactions are lost")
             )
         try:
             if self._are_facts_known and facts.is_journal_made and not facts.is_clean:

@@ -169,7 +169,8 @@ class Verifier:
         extent = place.extent
         if is_whole and place.is_end_known:
             if (messages, size_bytes) != (extent.message_count, extent.size_bytes):
-                reason = f"blocks hold {messages} messages of {size_bytes} bytes, but {extent} is recorded"
+                recorded = f"{extent.message_count} messages of {extent.size_bytes} bytes"
+                reason = f"the blocks contain {messages} messages of {size_bytes} bytes, but {recorded} are recorded"
                 self._damage(name, walk.offset, f"ledger {ledger_id}", reason)
             if points:
                 self._damage(
@@ -231,7 +232,7 @@ class Verifier:
             if count and ledger_id >= state.facts.first_named_ledger_id:
                 self._damage(name, None, _span(ledger_id, 0, count), NO_NAME)
             else:
-                self._note(name, f"ledger {ledger_id}", "orphaned: no topic refers to it")
+                self._note(name, f"ledger {ledger_id}", "orphaned: no topic refers to the ledger")
 
     def _verify_ledger_list(self, topic: TopicLedgers, segments: dict[int, str]) -> None:
         state = self._state
@@ -283,7 +284,9 @@ class Verifier:
                     CursorState.restore(topic.ledgers, Position(*info.position), snapshot, deltas)
                 elif topics is not None:
                     self._note(
-                        self._files.directories.table.name, f"cursor {cursor_id}", "orphaned: no topic refers to it"
+                        self._files.directories.table.name,
+                        f"cursor {cursor_id}",
+                        "orphaned: no topic refers to the cursor",
                     )
             except StoreError as error:
                 self._damage(self._files.directories.table.name, None, f"cursor {cursor_id}", str(error))

@@ -91,7 +91,10 @@ class CoordinatorContext:
 
 
 class Coordinator:
-    """One transaction coordinator. It exists from its first use until the broker stops or loses its bundle."""
+    """One transaction coordinator. It exists from its first use until the broker stops or loses its bundle. A sink is
+    the name under which a program (the writer) writes numbered batches; the transactions of a batch are committed
+    together, once.
+    """
 
     def __init__(
         self,
@@ -143,7 +146,9 @@ class Coordinator:
     # --- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S` seconds."""
+        """Wait until the log has been read. Raises ServiceNotReady after `READY_WAIT_S` seconds, or if the coordinator
+        is closed.
+        """
         if self._ready.is_set():
             return
         try:
@@ -257,7 +262,7 @@ class Coordinator:
         await self._recover()
 
     async def close(self) -> None:
-        """Accept no more commands. The next run of the broker continues the pending ends."""
+        """Accept no more commands. Commits and aborts in progress continue in the next run of the broker."""
         self.phase = Phase.CLOSED
         self._ready.set()  # Waiters receive an error.
         self.endings.close()
@@ -271,7 +276,7 @@ class Coordinator:
         self._closed.set()
 
     async def closed(self) -> None:
-        """Wait until `close` is complete, also of the predecessors."""
+        """Wait until `close` is complete, and an earlier coordinator of this broker with the same id is closed too."""
         await self._closed.wait()
 
     def _append(self, record: Record) -> asyncio.Future[None]:
@@ -295,7 +300,8 @@ class Coordinator:
         fair share of `holder`, by default the role `owner`.
 
         Waits while the limit of open transactions is reached, or while `holder` has used its share. Raises
-        TooManyRequests after a timeout, ServiceNotReady, StoreError, and NotAllowedError beside Java brokers.
+        TooManyRequests after a timeout, ServiceNotReady, StoreError, and NotAllowedError while a Java broker is
+        registered in the cluster.
         """
         await self._ready_for_new()
         slot = await self._slots.acquire(holder_of_role(owner) if holder is None else holder)
@@ -370,9 +376,10 @@ class Coordinator:
         is_operator: bool = False,
     ) -> None:
         """Add topics (`partitions`) and subscriptions as participants. Durable on return. Raises InvalidTxnStatus,
-        NotAllowedError for too many, TooManyRequests for lack of memory, and StoreError.
+        NotAllowedError for too many participants, TooManyRequests for lack of memory, and StoreError.
 
-        `as_sent`: topic names as the client sent them, by full name. `is_operator`: the caller is a superuser.
+        `as_sent`: topic names as the client sent them, by full name. `is_operator`: the caller is a superuser, which
+        may use memory beyond the share of the holder.
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:
@@ -497,7 +504,9 @@ class Coordinator:
         """Open a transaction for a batch of a sink. Return None if that batch, or a later batch, was committed.
 
         Transactions that earlier runs of the writer left open, up to that batch, are aborted. `label`: sink, batch and
-        writer. `takes_over`: replace another writer of the sink. Raises the errors of `new` and of `Marks.is_repeat`.
+        writer. `asking`: the role of the request. `takes_over`: replace another writer of the sink. Raises the errors
+        of `new`, AuthorizationError if the sink belongs to another role, and InvalidTxnStatus if it belongs to another
+        writer and `takes_over` is not set.
         """
         await self._ready_for_new()
         if self._room_for_mark(label, asking, takes_over=takes_over) is None:
@@ -537,8 +546,9 @@ class Coordinator:
         other open transactions up to that batch. Durable on return; participants are notified later (`sink_committed`).
 
         If the batch, or a later one, was committed before, abort these transactions and return False. `label`: sink,
-        batch and writer. Raises the errors of `CoordinatorState.together`, NotAllowedError and TooManyRequests above a
-        limit, ServiceNotReady and StoreError.
+        batch and writer. `asking`: the role of the request. `takes_over`: replace another writer of the sink. Raises
+        TransactionNotFound, InvalidTxnStatus and AuthorizationError as `CoordinatorState.together`, NotAllowedError for
+        too many transactions, TooManyRequests for too many sinks, ServiceNotReady and StoreError.
         """
         await self.ready()
         config = self._runtime.config
@@ -574,7 +584,8 @@ class Coordinator:
 
     async def abort_of_sink(self, sink: str, up_to_batch: int, asking: Asking) -> int:
         """Abort the open transactions of the sink up to and including the batch `up_to_batch`, except those that the
-        caller may not end. Return their number.
+        caller may not end, and wait until their participants have confirmed. Return their number. Raises StoreError,
+        ServiceNotReady.
         """
         await self.ready()
         left = self.state.left_open(sink, up_to_batch, asking)
@@ -585,15 +596,15 @@ class Coordinator:
 
     async def forget_sink(self, sink: str) -> None:
         """Delete the record of the last committed batch of a sink, durably. Afterwards, repeated batches are committed
-        again. Raises StoreError.
+        again. Raises StoreError, ServiceNotReady.
         """
         await self.ready()
         if self.state.marks.get(sink) is not None:
             await _settled(self._append(self.state.forget_sink(sink)))
 
     async def forget_sinks_of(self, name: str) -> int:
-        """Delete all sinks of the holder `name` (role or address), durably. Return their number. Raises StoreError,
-        ServiceNotReady.
+        """Delete the records of all sinks of the holder `name` (role or address), durably. Return their number. Raises
+        StoreError, ServiceNotReady.
         """
         await self.ready()
         found = self.state.marks.of(name)
@@ -634,7 +645,9 @@ class Coordinator:
             self.check_timeouts()
 
     def check_timeouts(self) -> None:
-        """Abort expired transactions, some at once and the rest in later iterations."""
+        """Abort expired transactions, at most `TIMED_OUT_AT_ONCE` now and the rest in later iterations of the event
+        loop.
+        """
         now_ms = self._runtime.clock.monotonic_ms()
         for least in self._timeouts.due(now_ms, TIMED_OUT_AT_ONCE):
             transaction = self.state.find(least)

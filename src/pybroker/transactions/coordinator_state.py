@@ -136,7 +136,9 @@ class Transaction:
 
 
 class CoordinatorState:
-    """State of one coordinator, which changes only by applying log records."""
+    """State of one coordinator, which changes only by applying log records. A sink is the name under which a program
+    (the writer) writes numbered batches; the transactions of a batch are committed together, once.
+    """
 
     def __init__(self, coordinator_id: int, sizes: FairShares | None = None, id_base: int = 0) -> None:
         """`sizes`: the bytes of the transactions of all coordinators, by holder. `id_base`: all new ids are larger than
@@ -173,8 +175,9 @@ class CoordinatorState:
         return found
 
     def held_by(self, transaction: Transaction, name: str) -> None:
-        """Set the holder (role or address) whose fair share the transaction uses. Necessary after the log was read, which
-        does not contain addresses."""
+        """Set the holder (role or address) whose fair share the transaction uses. Necessary after the log was read,
+        because the log does not contain addresses.
+        """
         self._count(transaction.holder, -1, -transaction.size_bytes)
         transaction.held_by(name)
         self._count(name, 1, transaction.size_bytes)
@@ -212,8 +215,8 @@ class CoordinatorState:
         subscriptions: Iterable[tuple[str, str]],
         as_sent: Mapping[str, str] = ALL_IN_FULL,
     ) -> Record | None:
-        """Return the log record that adds participants; None if all are known. Raises InvalidTxnStatus if the
-        transaction is ending.
+        """Return the log record that adds participants; None if the transaction already has all of them. Raises
+        InvalidTxnStatus if the transaction is ending.
 
         `as_sent`: topic names as the client sent them, by full name.
         """
@@ -240,8 +243,8 @@ class CoordinatorState:
 
     def end(self, transaction: Transaction, action: TxnAction) -> Record | None:
         """Return the log record that starts the commit or abort (`action`); None if it has started. Raises
-        InvalidTxnStatus if the opposite is in progress, and for committing a transaction of a sink, which `together`
-        does.
+        InvalidTxnStatus if the opposite is in progress, or if `action` commits a transaction of a sink, which only
+        `together` may do.
         """
         if transaction.status is _ENDING[action]:
             return None
@@ -264,12 +267,12 @@ class CoordinatorState:
         self, label: Label, leasts: Iterable[int], asking: Asking, now_ms: int, forgets: str, *, takes_over: bool
     ) -> Record | None:
         """Return the log record that commits the transactions of a sink's batch, and aborts the sink's other open
-        transactions up to that batch. None for a repeated batch.
+        transactions up to that batch. Return None if the batch, or a later one, was committed before.
 
         `label`: sink, batch and writer. `leasts`: the low 64 bits of the transaction ids. `asking`: the role of the
-        request. `forgets`: the sink whose last batch is deleted, so that this sink gets its place (the result of
-        `Marks.makes_room`); "" if none is deleted. `takes_over`: whether a new writer replaces that of the
-        earlier batches. Raises TransactionNotFound, InvalidTxnStatus, and the errors of `Marks.is_repeat`.
+        request. `forgets`: another sink, whose record is deleted so that this sink can get one (the result of
+        `Marks.makes_room`); "" if none is deleted. `takes_over`: replace another writer of the sink. Raises
+        TransactionNotFound, InvalidTxnStatus, and AuthorizationError if the sink belongs to another role.
         """
         if self.marks.is_repeat(label, asking, takes_over=takes_over):
             return None
@@ -312,14 +315,14 @@ class CoordinatorState:
         )
 
     def left_open(self, sink: str, up_to_batch: int, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of a sink (the writer of an exactly-once pipeline, which numbers its batches) for the
-        batches up to and including `up_to_batch`, except those that the role of `asking` may not end.
+        """Return the open transactions of a sink for the batches up to and including `up_to_batch`, except those that
+        the role of `asking` may not end.
         """
         return [each for each in self._open_among(self._of_sinks.of(sink), asking) if _batch(each) <= up_to_batch]
 
     def left_by_other_runs(self, label: Label, asking: Asking) -> list[Transaction]:
-        """Return the open transactions of the sink of `label` that will not be committed: of earlier runs of its writer
-        up to that batch, and of other writers.
+        """Return the open transactions of the label's sink that will not be committed: of earlier runs of the label's
+        writer, up to the label's batch, and of other writers.
         """
         return self._in_the_way(self._of_sinks.of_others(label), label, asking)
 
@@ -341,7 +344,9 @@ class CoordinatorState:
         return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
 
     def whole_mark(self, sink: str) -> Record | None:
-        """Return the log record of the sink's last committed batch; None if it was deleted."""
+        """Return the log record of the sink's last committed batch; None if the sink has no committed batch or its
+        record was deleted.
+        """
         mark = self.marks.get(sink)
         if mark is None:
             return None
@@ -358,7 +363,9 @@ class CoordinatorState:
         )
 
     def whole(self, transaction: Transaction) -> Record:
-        """Return a log record with the whole state of a transaction, which replaces all its earlier records."""
+        """Return a log record with the whole state of a transaction. It replaces all earlier records of the
+        transaction.
+        """
         record = Record(
             WITHOUT_SINKS,
             Kind.WHOLE,
@@ -377,7 +384,9 @@ class CoordinatorState:
     # --- application of records ------------------------------------------------------------------------------------
 
     def apply(self, record: Record) -> Transaction | None:
-        """Apply a log record. Return its transaction; None if it has ended."""
+        """Apply a log record. Return the transaction that it changes or ends; None for a record of a sink, or if the
+        transaction has ended before.
+        """
         self.last_least = max(self.last_least, record.last)
         if record.kind in (Kind.NEW, Kind.WHOLE):
             return self._put(record)
@@ -438,7 +447,9 @@ class CoordinatorState:
 
     def check_invariants(self) -> None:
         assert list(self._live) == sorted(self._live), "transactions stand in the order of their ids"
-        assert all(least <= self.last_least for least in self._live), "an id that was never given"
+        assert all(least <= self.last_least for least in self._live), (
+            "a live transaction has an id that was never assigned"
+        )
         assert self.size_bytes == sum(each.size_bytes for each in self._live.values()), "bytes are counted wrong"
         self.counts.check_invariants()
         self.sizes.check_invariants()

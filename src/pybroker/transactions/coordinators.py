@@ -53,7 +53,9 @@ class CoordinatorOwnership(Protocol):
 
 
 def partition_of(coordinator_id: int) -> TopicName:
-    """Return the topic whose owner runs the coordinator."""
+    """Return the partition of `transaction_coordinator_assign` for the coordinator. The broker that owns the bundle of
+    this partition runs the coordinator.
+    """
     return ASSIGN.partition(coordinator_id)
 
 
@@ -116,7 +118,7 @@ class Coordinators:
         return found
 
     def runs(self, coordinator_id: int) -> bool:
-        """Return whether this broker must run the coordinator, started or not."""
+        """Return whether this broker must run the coordinator, whether it has started or not."""
         try:
             self._require_served(coordinator_id)
         except BrokerError:
@@ -128,7 +130,7 @@ class Coordinators:
             self.ownership.require_served(partition_of(coordinator_id))
 
     async def ready(self, coordinator_id: int) -> Coordinator:
-        """Return a started coordinator when it has read its log. Raises TransactionCoordinatorNotFound,
+        """Wait until a started coordinator has read its log, and return it. Raises TransactionCoordinatorNotFound,
         ServiceNotReady.
         """
         found = self.find(coordinator_id)
@@ -140,10 +142,9 @@ class Coordinators:
         return coordinator, coordinator.state.existing(txn_id)
 
     async def listed_transaction(self, txn_id: TxnId) -> tuple[Coordinator, Transaction]:
-        """Return a transaction, with its coordinator, for an administrator. A coordinator that has not started is not
-        started.
+        """Return a transaction, with its coordinator, for an administrator. Does not start a coordinator.
 
-        Raises the same errors as `ready`, and TransactionNotFound.
+        Raises the same errors as `ready`, and TransactionNotFound, also if the coordinator has not started.
         """
         if self.begun(txn_id.most) is None and txn_id.most < self.count:
             raise not_found(txn_id)
@@ -163,7 +164,9 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """Return the started coordinator that stores the sink's transactions. Raises the same errors as `connect`."""
+        """Return the started coordinator that stores the transactions of the sink with the name `sink`. Raises the same
+        errors as `connect`.
+        """
         return await self.connect(home_of(sink))
 
     def _begin(self, coordinator_id: int) -> Coordinator:
@@ -248,7 +251,7 @@ class Coordinators:
 
     @property
     def java_brokers(self) -> JavaBrokers | None:
-        """The Java brokers of the cluster; None if they cannot share the topics."""
+        """The Java brokers of the cluster; None if the stores do not have the layout that Java brokers use."""
         return self._context.java_brokers
 
     async def end_all(self) -> int:
@@ -258,8 +261,8 @@ class Coordinators:
         return sum([await each.end_all() for each in self.running()])
 
     async def end_all_of(self, coordinator_id: int) -> int:
-        """Abort the open transactions of a coordinator that no pybroker runs, and wait until they have ended. Return
-        their number. Raises StoreError, ServiceNotReady.
+        """Abort the open transactions of a coordinator that runs on no pybroker broker, and wait until they have ended.
+        Return their number. Raises StoreError, ServiceNotReady.
         """
         if self._is_closed or coordinator_id in self._context.coordinators or coordinator_id in self._ending:
             raise ServiceNotReady(
@@ -277,8 +280,8 @@ class Coordinators:
     async def stop(self, coordinator_ids: Iterable[int]) -> None:
         """Close coordinators, because another broker may run them. Their clients look up the next owner.
 
-        This broker can own their bundle again before this method returns, for example in its next session. Then new
-        coordinators wait until the former ones have closed their logs.
+        While this method runs, this broker may become the owner of their bundle again and start new coordinators. The
+        new coordinators wait until the closing ones have closed their logs.
         """
         found = [self._context.coordinators.pop(each) for each in coordinator_ids if each in self._context.coordinators]
         self._closing |= {each.id: each for each in found}
@@ -290,7 +293,7 @@ class Coordinators:
                     del self._closing[each.id]
 
     async def close(self) -> None:
-        """Accept no more commands. The next run of the broker continues the pending ends."""
+        """Accept no more commands. Commits and aborts in progress continue in the next run of the broker."""
         self._is_closed = True
         for coordinator in self.running():
             await coordinator.close()

@@ -43,8 +43,9 @@ class JavaBrokers:
             self._read_ms = now_ms
         if self._found:
             raise NotAllowedError(
-                f"Cannot open a transaction: the Java broker {self._found[0]} is registered at this cluster and could take over"
-                " topics. It would deliver aborted messages of this broker. Stop the Java brokers, or use their coordinators."
+                f"Cannot open a transaction: the Java broker {self._found[0]} is registered at this cluster and could take "
+                "over topics. A Java broker delivers messages of aborted transactions of this broker. Stop the Java "
+                "brokers, or use their coordinators."
             )
 
     async def is_java_broker(self, broker_id: str) -> bool:

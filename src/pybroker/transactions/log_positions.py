@@ -34,8 +34,8 @@ class LogPositions:
         return len(self._places)
 
     def stands(self, key: PlaceKey, position: Position) -> None:
-        """Record that the complete state of `key` (a transaction or a sink) is durable at `position`, after all earlier
-        positions.
+        """Record that the complete state of `key` (a transaction or a sink) is durable in the record at `position`. The
+        positions of successive calls must increase.
         """
         self._being_written.discard(key)
         self._places.pop(key, None)
@@ -50,8 +50,8 @@ class LogPositions:
         return min(next(iter(self._places.values()), last), last)
 
     def to_write_again(self, records: int) -> list[PlaceKey]:
-        """Return the transactions and sinks whose state must be written again, oldest first, in a log with `records`
-        records.
+        """Return the transactions and sinks whose state must be written again, oldest first; an empty list if the log,
+        which has `records` records, is short enough.
         """
         if self._being_written or records <= FEW_RECORDS + RECORDS_EACH * len(self._places):
             return []

@@ -151,7 +151,9 @@ class Endings:
             topic = participant.topic
             if self._silent.get(topic):
                 failed.append(participant)
-                ending.last_error = f"{topic}: it has not answered others in time, and is asked again"
+                ending.last_error = (
+                    f"topic {topic} has not responded to earlier requests in time; the request is sent again"
+                )
                 continue
             asks_again = topic in self._silent
             if asks_again:

@@ -84,7 +84,7 @@ class Marks:
 
     def is_repeat(self, label: Label, asking: Asking, *, takes_over: bool) -> bool:
         """Return whether the batch of `label`, or a later one, was committed. Raises AuthorizationError if the sink
-        belongs to another role, and InvalidTxnStatus for another writer unless `takes_over`.
+        belongs to another role, and InvalidTxnStatus if it belongs to another writer and `takes_over` is not set.
         """
         mark = self._marks.get(label.sink)
         if mark is None:
@@ -134,8 +134,8 @@ class Marks:
         self._hold(sink, holder)
 
     def held_by(self, sink: str, name: str) -> None:
-        """Count the mark of `sink` for the holder `name` (an address), unless a role owns the mark. The log does not
-        contain addresses.
+        """Count the mark of `sink` for the holder `name` (an address), unless a role owns the mark. Necessary after the
+        log was read, because the log does not contain addresses.
         """
         mark = self._marks.get(sink)
         if mark is not None and mark.owner is None and self._holders[sink] == UNKNOWN.name:

@@ -28,14 +28,18 @@ class Timeouts:
         heapq.heappush(self._heap, (due_ms, least))
 
     def due(self, now_ms: float, limit: int) -> list[int]:
-        """Remove and return at most `limit` expired transactions, the oldest first."""
+        """Remove at most `limit` expired transactions from the heap, the oldest first. Return the low halves of their
+        ids.
+        """
         found: list[int] = []
         while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:
             found.append(heapq.heappop(self._heap)[1])
         return found
 
     def tidy(self, live: int, is_open: Callable[[int], bool]) -> None:
-        """Remove ended transactions from the heap if they clearly outnumber the `live` ones."""
+        """Remove ended transactions, for which `is_open` returns False, if most entries of the heap are such
+        transactions. `live`: the number of open transactions.
+        """
         if len(self._heap) > 2 * live + SLACK:
             self._heap = [each for each in self._heap if is_open(each[1])]
             heapq.heapify(self._heap)

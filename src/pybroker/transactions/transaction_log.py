@@ -93,7 +93,9 @@ class TransactionLog(ManagedLedgerListener):
     # --- appending -----------------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> asyncio.Future[None]:
-        """Return a future that ends when `record` is durable or the log has failed. Raises StoreError without effect."""
+        """Append `record`. Return a future that completes when the record is durable, or fails with the error that
+        ended the log. Raises StoreError, without appending, if the log has failed before.
+        """
         if self._failure is not None:
             raise self._failure
         payload = encode(record)

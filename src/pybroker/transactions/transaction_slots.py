@@ -49,7 +49,9 @@ class TransactionLimits:
         return (limit <= 0 or state.counts.may_take(holder, limit)) and self.has_memory(holder)
 
     def why_not(self, state: CoordinatorState, holder: Holder) -> str:
-        """Return the error text for a `holder` that may not open a transaction."""
+        """Return why `holder` may not open a transaction, as the text of an error. Call it only after `may_open` has
+        returned False.
+        """
         limit = self._config.max_active_transactions_per_coordinator
         if limit > 0 and not state.counts.may_take(holder, limit):
             unit = f"open transactions of transaction coordinator {state.coordinator_id}"
@@ -89,13 +91,15 @@ class TransactionSlots(Admissions[Holder, TransactionSlot]):
         return len(self._queue)
 
     async def acquire(self, holder: Holder) -> TransactionSlot:
-        """Wait for a slot for one more transaction of `holder`. Raises TooManyRequests, or the exception given to `refuse_all`."""
+        """Wait for a slot for one more transaction of `holder`. Raises TooManyRequests after `WAIT_S` seconds or if too
+        many requests wait, and the exception given to `refuse_all`.
+        """
         try:
             return await self._queue.enter(holder, WAIT_S)
         except QueueFull as full:
             why = (
-                f"{full.waiting} requests wait for transaction coordinator {self._coordinator_id} already, most of "
-                f"{holder.name}; retry later"
+                f"{full.waiting} requests already wait for transaction coordinator {self._coordinator_id}, most of them "
+                f"from {holder.name}: retry later"
             )
         except TimeoutError:
             why = self._limits.why_not(self._state(), holder)

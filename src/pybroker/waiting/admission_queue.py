@@ -37,11 +37,13 @@ class Admissions(ABC, Generic[Address, Unit]):
 
     @abstractmethod
     def give_back(self, address: Address, unit: Unit) -> None:
-        """Take back a unit whose request ended at the same moment, so that the unit was never used."""
+        """Take back a unit that was never used, because its request timed out or was cancelled at the moment of its
+        admission.
+        """
 
     def retry_ms(self, addresses: Collection[Address]) -> float | None:
         """Return the milliseconds after which one of the waiting `addresses` may be admitted even if no unit is
-        returned (for rates); None if time alone changes nothing.
+        returned, for example because a rate permits it again; None if time alone changes nothing.
         """
         return None
 

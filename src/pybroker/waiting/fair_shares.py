@@ -31,7 +31,7 @@ UNKNOWN = Holder("unknown")
 
 
 def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
-    """Return the holder of a role; `UNKNOWN` without one. `is_operator`: the role is a superuser."""
+    """Return the holder of a role; `UNKNOWN` if `role` is None. `is_operator`: the role is a superuser."""
     return UNKNOWN if role is None else Holder(f"role {role}", is_operator)
 
 
@@ -59,16 +59,18 @@ class FairShares:
         return self.used_by(holder.name) < FREE_MULTIPLE * self._free(limit)
 
     def is_full(self, limit: int) -> bool:
-        """Return whether only the units that are reserved for superusers are free."""
+        """Return whether no unit is free for holders other than superusers."""
         return self._free(limit) <= 0
 
     def _free(self, limit: int) -> int:
         return limit - limit // RESERVE_DIVISOR - self.used
 
     def add(self, name: str, count: int) -> None:
-        """Change the units of a holder by `count`, which may be negative, even over the limit."""
+        """Add `count` units to the used units of the holder `name`, even beyond the limit; a negative number gives
+        units back.
+        """
         now = self.used_by(name) + count
-        assert now >= 0, f"{name} gave back more than it took"
+        assert now >= 0, f"{name} released more than it held"
         self.used += count
         if now:
             self._used_by[name] = now
@@ -82,12 +84,12 @@ class FairShares:
         used = self.used_by(holder.name)
         if used and self._free(limit) > 0:
             return (
-                f"{holder.name} holds {used} of {limit} {unit} ({key}), its share while others use {self.used - used}: "
-                "end some of them, or retry when others have ended"
+                f"{holder.name} holds {used} of {limit} {unit} ({key}), which is its share while other clients use "
+                f"{self.used - used}: release some, or retry when other clients have released some"
             )
         return (
-            f"{self.used} of {limit} {unit} are in use ({key}), and the rest is reserved for superusers: retry when some "
-            "have ended. GET /admin/v3/shares lists their holders"
+            f"{self.used} of {limit} {unit} are in use ({key}), and the rest is reserved for superusers: retry when clients "
+            "have released some. GET /admin/v3/shares lists their holders"
         )
 
     def check_invariants(self) -> None:

@@ -37,7 +37,9 @@ class KeyedLock(Generic[Name]):
         self._all_free: asyncio.Event | None = None
 
     def is_held(self, name: Name) -> bool:
-        """Return whether a task has the lock and has continued with it."""
+        """Return whether a task holds the lock. False while the lock has been passed to a waiting task that has not run
+        since.
+        """
         owner = self._table.owner(name)
         return owner is not None and owner.is_running
 
@@ -52,7 +54,7 @@ class KeyedLock(Generic[Name]):
     @asynccontextmanager
     async def held(self, name: Name, purpose: str = "") -> AsyncIterator[None]:
         """Hold the lock of `name` within this context, after all earlier requests. `purpose` is for error texts of
-        other requests. Raises the errors of the wait context.
+        other requests. Raises the errors of the constructor's `wait_context`, which can limit or refuse the wait.
         """
         request = _Request(purpose)
         if not self._table.take(name, request):

@@ -33,7 +33,7 @@ class LockTable(Generic[Name, Owner]):
         return len(self._queues.get(name, ()))
 
     def take(self, name: Name, owner: Owner) -> bool:
-        """Take the lock, or add `owner` to its queue. Return whether the lock was taken."""
+        """Take the lock for `owner` if it is free. Return whether it was taken. A refused owner can call `wait`."""
         if name in self._owners:
             return False
         self._owners[name] = owner
@@ -58,7 +58,7 @@ class LockTable(Generic[Name, Owner]):
 
     def release(self, name: Name, owner: Owner) -> Owner | None:
         """Release the lock. Return its next owner; None if the lock is free now."""
-        assert self._owners.get(name) == owner, "released by another than its owner"
+        assert self._owners.get(name) == owner, "a lock is released by a task that does not own it"
         queue = self._queues.get(name)
         if queue is None:
             del self._owners[name]

@@ -44,7 +44,7 @@ class Permits(Admissions[Holder, None]):
         try:
             await self._queue.enter(holder, timeout_s)
         except QueueFull as full:
-            whose = "" if full.is_newcomer else ", most of them of this client"
+            whose = "" if full.is_newcomer else ", and most requests are from this client"
             raise NoPermit(f"the queue of waiting requests is full{whose}") from None
         except TimeoutError as error:
             raise NoPermit(f"the request waited for {timeout_s:g} s without a permit") from error

@@ -1,4 +1,5 @@
-"""A limited number of slots, such as connections, of which a new occupant can displace the oldest unsettled one.
+"""A limited number of slots, such as connections. A new occupant can displace the oldest unsettled occupant, that is,
+one that is not being served.
 
 Pure. The caller settles an occupant that is being served, such as an HTTP connection with a complete request head. So
 clients that connect and send nothing keep no other client out.
@@ -68,7 +69,7 @@ class Slots(Generic[T]):
 
     @property
     def longest(self) -> T | None:
-        """The unsettled occupant that came first."""
+        """The unsettled occupant that came first; None if there is none."""
         return self._unsettled.first(None)
 
     def count_of(self, address: str) -> int:
@@ -96,14 +97,16 @@ class Slots(Generic[T]):
         return unsettled
 
     def settle(self, occupant: T) -> None:
-        """Protect `occupant` from displacement. Does nothing if it has no slot."""
+        """Mark `occupant` as being served. It is then not displaced, except with `displaces_settled`. Does nothing if
+        it has no slot.
+        """
         address = self._address_of.get(occupant)
         if address is not None and occupant in self._unsettled:
             self._unsettled.remove(occupant, address)
             self._settled.add(occupant, address)
 
     def unsettle(self, occupant: T) -> None:
-        """Allow displacement of `occupant` again. Does nothing if it has no slot."""
+        """Mark `occupant` as not being served any more, so that it can be displaced. Does nothing if it has no slot."""
         address = self._address_of.get(occupant)
         if address is not None and occupant in self._settled:
             self._settled.remove(occupant, address)

@@ -35,7 +35,9 @@ class TokenBucket:
         self._available -= units
 
     def add(self, units: int) -> None:
-        """Permit additional `units`. If they are not used, they lapse at the next call of `available`."""
+        """Permit additional `units`, even beyond those of one period. Additional units of an earlier call that were not
+        used lapse.
+        """
         self._available = min(self._available, self.units) + units
 
     def wait_ms(self) -> int:

@@ -104,9 +104,9 @@ class ConsumerSession(Session):
                 f"acknowledgements of the client: {len(self._unacked)} messages are unacknowledged (receiverQueueSize)"
             )
         if not self.connection.is_writable:
-            return "the client, which does not read"
+            return "the client to read from the connection"
         if self._runtime.memory.websockets.stops(self):
-            return "memory: the session is at its share (brokerMemoryLimitMB)"
+            return "memory: the session has used up its share (brokerMemoryLimitMB)"
         return ""
 
     async def _deliver(self) -> None:

@@ -19,7 +19,9 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 
 
 class DeadLetterProducer:
-    """The dead letter topic of one session. Its producer is created for the first message and closed with the client."""
+    """Producer for the dead letter topic of one session. It is created for the first message, and closed with the
+    session.
+    """
 
     def __init__(self, client: Client, topic: TopicName, settings: DeadLetters) -> None:
         self.max_redeliver_count = settings.max_redeliver_count
@@ -29,7 +31,9 @@ class DeadLetterProducer:
         self._producer: MessageProducer | None = None
 
     async def store(self, message: Message) -> None:
-        """Store a copy of `message`. Raises the error of the producer; the message is then not stored."""
+        """Store a copy of `message` in the dead letter topic. If this fails, raises the producer's error, and the
+        message is not stored.
+        """
         if self._producer is None:
             publishing = Publishing(is_batching=False, initial_subscription=self._initial_subscription)
             self._producer = await open_message_producer(self._client, self._topic, publishing)

@@ -35,7 +35,9 @@ class FrameCompression(PerMessageDeflate):
 
 
 def session_extensions(negotiated: Sequence[Extension]) -> list[Extension]:
-    """Return the extensions of a session for those that a handshake has negotiated."""
+    """Convert the extensions that a handshake has negotiated to the extensions of the session: permessage-deflate
+    becomes a FrameCompression with the negotiated parameters.
+    """
     return [
         FrameCompression(
             each.remote_no_context_takeover,

@@ -29,7 +29,7 @@ _Text = str | int | float | None
 
 
 class Unreadable(ValueError):
-    """A text of a client that is not of the expected form. `code` is the error code of a send acknowledgement."""
+    """A text from a client does not have the expected form. `code` is the error code for the send acknowledgement."""
 
     def __init__(self, code: int, text: str, context: str | None = None) -> None:
         super().__init__(text)
@@ -118,8 +118,11 @@ _encoder = msgspec.json.Encoder()
 def outgoing_message(
     text: bytes, now_ms: int, keys: tuple[EncryptionKey, ...] = ()
 ) -> tuple[OutgoingMessage, str | None]:
-    """Return the message of a producer's text, and its `context`. `keys`: those with which the client encrypts its
-    messages. Raises Unreadable.
+    """Return the message that the JSON `text` of a producer describes, and its `context` (None if absent), which the
+    acknowledgement repeats. Raises Unreadable.
+
+    `now_ms`: the current Unix time in milliseconds, for relative delivery times. `keys`: keys with which the client has
+    encrypted the message.
     """
     try:
         given = _producer_messages.decode(text) or ProducerMessage()  # as in Pulsar, null is an empty object
@@ -178,8 +181,10 @@ def _encryption(given: ProducerMessage, keys: tuple[EncryptionKey, ...], context
 
 
 def encryption_keys(text: str) -> tuple[EncryptionKey, ...] | tuple[str, ...]:
-    """Return the value of the parameter `encryptionKeys`: keys with which the client encrypts its messages, as base64 of a
-    JSON object, or names of public keys with which the broker encrypts them. Raises ValueError.
+    """Return the keys in the query parameter `encryptionKeys`. Raises ValueError.
+
+    The parameter is either base64 of a JSON object with keys that the client has used to encrypt its messages (returned
+    as EncryptionKey), or a list of names of public keys with which the broker encrypts them (returned as str).
     """
     try:
         content = decoded_base64(text.strip())
@@ -187,14 +192,14 @@ def encryption_keys(text: str) -> tuple[EncryptionKey, ...] | tuple[str, ...]:
     except (msgspec.DecodeError, ValueError, RecursionError):
         names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
         if not names:
-            raise ValueError("there is no name of a key") from None
+            raise ValueError("the parameter contains no key name") from None
         return tuple(names)
     try:
         found = _keys.decode(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if not found or any(not name.strip() or not key.keyValue for name, key in found.items()):
-        raise ValueError("a key has no name or no keyValue")
+        raise ValueError("a key in the JSON object has no name or no keyValue")
     return tuple(EncryptionKey(name.strip(), key.keyValue or b"", key.metadata or {}) for name, key in found.items())
 
 
@@ -212,7 +217,7 @@ def failed_ack(code: int, text: str, context: str | None) -> bytes:
 
 
 def command_of(text: bytes) -> ConsumerCommand:
-    """Return the command of a consumer's text. Raises Unreadable."""
+    """Return the command in the JSON `text` of a consumer or reader. Raises Unreadable."""
     try:
         return _commands.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -254,7 +259,7 @@ def end_of_topic(*, is_at_end: bool) -> bytes:
 
 
 def encoded_id(message_id: MessageId) -> bytes:
-    """Return the id as Pulsar's clients serialize it."""
+    """Return `message_id` in the binary form of Pulsar's clients (MessageIdData)."""
     data = pb.MessageIdData(
         ledgerId=message_id.ledger_id & _MASK_64,
         entryId=message_id.entry_id & _MASK_64,
@@ -270,7 +275,7 @@ def encoded_id(message_id: MessageId) -> bytes:
 
 
 def decoded_id(text: str | None) -> MessageId:
-    """Return the message id of a base64 text. Raises Unreadable."""
+    """Return the message id in `text`, base64 of MessageIdData. Raises Unreadable if the id is missing or invalid."""
     if not text:
         raise Unreadable(CANNOT_READ_JSON, "the command has no messageId")
     try:

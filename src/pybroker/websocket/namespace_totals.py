@@ -1,4 +1,4 @@
-"""Counts of messages by namespace, of the sessions that run and of those that have ended. Pure."""
+"""Counts of messages by namespace, over running and ended sessions. Pure."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class NamespaceTotals:
             del self._ended[next(iter(self._ended))]
 
     def current(self, sessions: Iterable[Session]) -> dict[str, Totals]:
-        """Return the totals of all sessions, ended and running, by namespace."""
+        """Return the totals of the running `sessions` and of all ended sessions, by namespace."""
         found: dict[str, Totals] = {}
         for namespace, totals in self._ended.items():
             found.setdefault(namespace, Totals()).merged(totals)
@@ -86,7 +86,7 @@ class NamespaceTotals:
 
 
 def namespace_of(topics: str) -> str:
-    """Return the namespace of the first topic of a session, or of its pattern."""
+    """Return the namespace of the first topic in `topics`: topic names separated by commas, or a pattern."""
     first = topics.partition(",")[0]
     parts = first.partition("://")[2].split("/") if "://" in first else first.split("/")
     return "/".join(parts[:2]) if len(parts) > 2 else str(TopicName.parse(first).namespace)

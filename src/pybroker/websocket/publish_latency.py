@@ -20,6 +20,6 @@ class PublishLatency:
 
 
 def bucket_names() -> Iterator[str]:
-    """Return the upper bounds of the buckets in microseconds, as Pulsar writes them."""
+    """Yield the names of the buckets: their upper bounds in microseconds, as Pulsar writes them."""
     yield from map(str, BUCKETS_US)
     yield f"{BUCKETS_US[-1]}_higher"

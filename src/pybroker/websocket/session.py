@@ -36,7 +36,7 @@ TEXT_BYTES = 200
 
 
 class Session(TextReceiver):
-    """One session. `run` is its life."""
+    """Base of one WebSocket session. `run` serves the session from its start to its end."""
 
     kind: ClassVar[str]
 
@@ -86,10 +86,14 @@ class Session(TextReceiver):
         """Handle the next text of the client."""
 
     async def handled_some(self) -> None:
-        """Complete the work for the texts since the last call, which was at most `TEXTS_AT_ONCE` texts ago."""
+        """Complete the work for the texts that `handle` has received since the last call (at most `TEXTS_AT_ONCE`), for
+        example with one request for several acknowledgements.
+        """
 
     def other_work(self) -> list[Callable[[], Awaitable[None]]]:
-        """Return the work beside the handling of texts, until the connection is closed."""
+        """Return coroutine functions that run concurrently with the handling of texts. They are cancelled when the
+        connection is closed.
+        """
         return []
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -152,11 +156,13 @@ class Session(TextReceiver):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that the session keeps besides the received texts and the unsent data."""
+        """Bytes that the session keeps in addition to the received texts and the unsent data."""
         return 0
 
     def account(self) -> None:
-        """Report the session's memory. Above its share, the connection is not read, and no messages are sent."""
+        """Report the session's memory to the memory budget. While the session uses more than its share, its connection
+        is not read, and it sends no messages.
+        """
         if not self._ended.is_set():
             self._report_memory(self._inbox_bytes + self.pending_bytes + self.connection.unsent_bytes)
 
@@ -178,7 +184,9 @@ class Session(TextReceiver):
         self._may_continue.set()
 
     async def wait_for(self, reason: str) -> None:
-        """Wait until `continue_` is called. `reason` is shown in the statistics."""
+        """Wait until `wake`, `writable` or `memory_freed` is called. The statistics show `reason` until `continues` is
+        called.
+        """
         if reason != self.waits_for:
             self.waits_for, self.waits_since_ms = reason, self._runtime.clock.wall_ms()
         self._may_continue.clear()
@@ -188,5 +196,5 @@ class Session(TextReceiver):
         self.waits_for = ""
 
     def wake(self) -> None:
-        """Let the session check again whether it can continue."""
+        """End the wait of `wait_for`, so that the session checks again whether it can continue."""
         self._may_continue.set()

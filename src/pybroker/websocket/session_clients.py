@@ -41,10 +41,11 @@ class SessionClients:
         return sum(map(len, self._clients.values()))
 
     def access(self, method: str, data: bytes, original_principal: str = "") -> Access:
-        """Return address and credentials for a session that authenticated with `method` and `data`; `none` for an
-        anonymous session. `original_principal`: the role of the client, if the credentials are those of a proxy.
+        """Return the broker address and the credentials for a session whose client has authenticated with `method`
+        (`none` if anonymous) and `data`. `original_principal`: the role of the client, if the credentials are those of
+        a proxy.
 
-        Raises AccessRefused.
+        Raises AccessRefused if the configuration of the broker's own client cannot be used.
         """
         own = replace(
             broker_client_access(self._broker.runtime.config, self._broker.presence.addresses.resolve(None)),
@@ -69,7 +70,7 @@ class SessionClients:
         return bare if method == provider_names.NONE else own
 
     def borrow(self, access: Access) -> Client:
-        """Return a client for one session, which must give it back."""
+        """Return a client for one session, which must return the client with `give_back`."""
         shared = self._clients.setdefault(access, [])
         least = min(shared, key=lambda each: each.sessions, default=None)
         most = self._broker.runtime.config.web_socket_connections_per_broker

@@ -83,7 +83,7 @@ class ConsumerParameters:
 
 
 def producer_parameters(query: Mapping[str, str]) -> ProducerParameters:
-    """Raises InvalidParameter."""
+    """Return the options of a producer. Raises InvalidParameter."""
     parameters = _Parameters(query)
     is_batching = parameters.flag("batchingEnabled")
     max_pending = MAX_PENDING_MESSAGES

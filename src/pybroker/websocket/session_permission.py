@@ -18,5 +18,7 @@ class SessionPermission(NamedTuple):
     topics: Sequence[Collection[TopicName]]
 
     def is_in(self, scope: NamespaceName | str | None) -> bool:
-        """Return whether one of the topics is in a namespace or a tenant; None: everywhere."""
+        """Return whether one of the topics is in `scope`, a namespace or the name of a tenant. Always true if `scope`
+        is None.
+        """
         return scope is None or any(scope in (each.namespace, each.tenant) for each in chain(*self.topics))

@@ -24,13 +24,15 @@ CHECKED_AT_ONCE = 16
 
 
 class SessionPermissions:
-    """The checks of all sessions of a broker after a change of permissions."""
+    """Checks the permissions of all sessions of a broker again after a change of permissions."""
 
     def __init__(self, sessions: Iterable[Session]) -> None:
         self._sessions = sessions
 
     async def close_revoked(self, scope: NamespaceName | str | None) -> None:
-        """Close the sessions that lack the permission, in a namespace or a tenant; None: everywhere."""
+        """Close the sessions that have lost their permission. `scope`: check only sessions with topics in this
+        namespace or tenant; None: check all sessions.
+        """
         left = iter(list(self._sessions))
         await all_results(self._visit(left, scope) for _ in range(CHECKED_AT_ONCE))
 

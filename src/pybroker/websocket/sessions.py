@@ -69,7 +69,7 @@ class Sessions:
     def connection(self, address: str, extensions: Sequence[Extension] = ()) -> WebSocketConnection:
         """Return a connection for a session that is being opened. Raises ServiceNotReady while the broker stops."""
         if self._is_closing:
-            raise ServiceNotReady("the broker stops: open the session at another broker, or later")
+            raise ServiceNotReady("the broker is stopping: open the session at another broker, or try again later")
         config = self._runtime.config
         timing = Timing(
             max(0, config.web_socket_ping_duration_seconds),
@@ -88,7 +88,9 @@ class Sessions:
     async def open_producer(
         self, connection: WebSocketConnection, access: Access, topic: TopicName, parameters: ProducerParameters
     ) -> ProducerSession:
-        """Create the producer of a session. Raises CannotEncrypt, ClientError, or the broker's refusal."""
+        """Create a producer, and start the session that publishes with it. Raises CannotEncrypt, ClientError, or
+        BrokerError if the broker refuses the producer.
+        """
         if parameters.publishing.encryption_keys and self._crypto is None:
             raise CannotEncrypt("Can't add encryption key without configuring cryptoKeyReaderFactoryClassName")
         client = self.clients.borrow(access)
@@ -121,9 +123,10 @@ class Sessions:
         parameters: ConsumerParameters,
         may_consume: Callable[[TopicName], Awaitable[None]],
     ) -> ConsumerSession:
-        """Create the consumer or reader of a session. `topics`: names, or a pattern, whose topics `may_consume` checks.
+        """Create a consumer or reader, and start the session that delivers its messages. `topics`: topic names, or a
+        pattern. `may_consume`: check of each topic that matches the pattern.
 
-        Raises InvalidParameter, ClientError, or the broker's refusal.
+        Raises InvalidParameter for an invalid pattern, ClientError, or BrokerError if the broker refuses the consumer.
         """
         client = self.clients.borrow(access)
         properties = {WEBSOCKET_CLIENT: connection.address}

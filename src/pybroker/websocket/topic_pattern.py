@@ -41,7 +41,9 @@ class PatternTopics:
         self._may_consume = may_consume
 
     async def current(self) -> list[TopicName]:
-        """Return the matching topics; partitions as their partitioned topic. Raises the broker's refusal."""
+        """Return the matching topics, with a partitioned topic in place of its partitions. Raises ClientError or
+        BrokerError if the topics cannot be listed.
+        """
         found: dict[str, TopicName] = {}
         for text in await self._client.topics(str(self.namespace)):
             if not self._pattern.matches(text):
@@ -57,7 +59,7 @@ class PatternTopics:
         return list(found.values())
 
     async def follow(self, consumer: MessageConsumer) -> None:
-        """Let `consumer` read new matching topics, until cancelled."""
+        """Attach `consumer` to new matching topics every `INTERVAL_S` seconds, until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             try:

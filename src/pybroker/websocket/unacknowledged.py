@@ -33,7 +33,9 @@ class Unacknowledged:
             self._sent.popitem(last=False)
 
     def take(self, message_id: MessageId) -> tuple[str, MessageId] | None:
-        """Remove a message, and return its topic and complete id; None if it was not sent or is already acknowledged."""
+        """Remove the message with the ledger id, entry id and batch index of `message_id`. Return its topic and the
+        complete id that was sent; None if the message was not sent or is already acknowledged.
+        """
         found = self._sent.pop(_key(message_id), None)
         return None if found is None else found[1:]
 
@@ -42,7 +44,7 @@ class Unacknowledged:
             self._sent.popitem(last=False)
 
     def take_overdue(self, now_s: float) -> list[tuple[str, MessageId]]:
-        """Remove and return the messages whose acknowledgement is overdue."""
+        """Remove the messages whose acknowledgement is overdue, and return their topics and ids."""
         overdue: list[tuple[str, MessageId]] = []
         while self._sent:
             key, (due_s, topic, message_id) = next(iter(self._sent.items()))

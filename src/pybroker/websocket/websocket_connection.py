@@ -48,7 +48,7 @@ _silent.setLevel(logging.CRITICAL)
 
 
 class Hold(Enum):
-    """Why a connection is not read."""
+    """Reason why a connection is not read."""
 
     UNSENT = "the client does not read"
     INBOX = "messages of the client wait"
@@ -72,7 +72,9 @@ class TextReceiver(ABC):
 
     @abstractmethod
     def closed(self, code: int, reason: str) -> None:
-        """Handle the end of the connection. No call follows. `code`: the close code, 1006 without a close frame."""
+        """Handle the end of the connection. No method is called afterwards. `code`: the close code; 1006 without a
+        close frame.
+        """
 
 
 class Timing(NamedTuple):
@@ -130,7 +132,7 @@ class WebSocketConnection(UpgradedConnection):
         self._is_lost = False
 
     def serve(self, receiver: TextReceiver) -> None:
-        """Set the session. Must be called before the connection is handed over."""
+        """Set the session that receives the texts. Must be called before the HTTP server hands the connection over."""
         self._receiver = receiver
 
     @property

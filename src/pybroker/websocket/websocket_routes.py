@@ -143,7 +143,7 @@ _ANSWERS = {
     400: "A parameter or name is invalid",
     403: "The role may not use the topic",
     404: "The namespace or topic does not exist",
-    405: "The request is no WebSocket handshake",
+    405: "The request is not a WebSocket handshake",
     409: "Another producer has the name, or the subscription is in use",
     503: "The topic is terminated, its backlog quota is exceeded, or the broker is not ready",
 }
@@ -180,7 +180,7 @@ class WebSocketRoutes:
         ]
 
     async def incomplete(self, call: Call) -> Response:
-        """Refuse a path with too few or too many parts."""
+        """Reject a path with too few or too many parts (400)."""
         raise AdminError(
             400,
             "Invalid topic name format: the path must be DOMAIN/TENANT/NAMESPACE/TOPIC, for a consumer with /SUBSCRIPTION",
@@ -206,7 +206,9 @@ class WebSocketRoutes:
         return await self._consume(call, [_topic(call)])
 
     async def multi_topic_consumer(self, call: Call) -> Response:
-        """Open the WebSocket session of a consumer of several topics, or of the topics that match a pattern."""
+        """Open the WebSocket session of a consumer of several topics (`topics`), or of the topics that match a pattern
+        (`topicsPattern`).
+        """
         topics, pattern = call.query("topics"), call.query("topicsPattern")
         if (topics is None) == (pattern is None):
             raise AdminError(400, "Invalid query params: give either topics or topicsPattern")
@@ -249,8 +251,8 @@ class WebSocketRoutes:
         return await self._open(call, opened, SessionPermission(permission, (used, dead_letters)))
 
     async def reader(self, call: Call) -> Response:
-        """Open the WebSocket session of a reader. The client acknowledges messages to get more than
-        `receiverQueueSize`.
+        """Open the WebSocket session of a reader. After `receiverQueueSize` messages, the client must acknowledge
+        messages to receive more.
         """
         topic = _topic(call)
         authorization, principal = call.broker.broker_context.authorization, call.principal

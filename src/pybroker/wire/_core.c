@@ -53,14 +53,18 @@ static int signed_of(PyObject *object, int64_t *value) {
     return !(*value == -1 && PyErr_Occurred());
 }
 
+static int is_within(int64_t pos, Py_ssize_t size_bytes) {
+    if (pos < 0 || pos > size_bytes) {
+        PyErr_SetString(PyExc_ValueError, "the position is outside of the data");
+        return 0;
+    }
+    return 1;
+}
+
 /* Bytes from the position in the second argument on. */
 static int data_from(PyObject *const *args, Cursor *data) {
     int64_t pos;
-    if (!bytes_of(args[0], data) || !signed_of(args[1], &pos)) {
-        return 0;
-    }
-    if (pos < 0 || pos > data->end - data->pos) {
-        PyErr_SetString(PyExc_ValueError, "the position is outside of the data");
+    if (!bytes_of(args[0], data) || !signed_of(args[1], &pos) || !is_within(pos, data->end - data->pos)) {
         return 0;
     }
     data->pos += pos;
@@ -90,16 +94,8 @@ static PyObject *bytes_from(Cursor span) {
 
 /* --- Received frames ------------------------------------------------------------------------------------------------------ */
 
-static PyObject *scan_sends(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    Cursor data;
-    uint64_t max_frame_bytes;
-    int64_t max_batch_messages;
+static PyObject *sends_in(Cursor data, uint64_t max_frame_bytes, int64_t max_batch_messages) {
     Send send;
-    (void)module;
-    if (!check_count(count, 4) || !data_from(args, &data) || !number_of(args[2], &max_frame_bytes) ||
-        !signed_of(args[3], &max_batch_messages)) {
-        return NULL;
-    }
     if (!read_send(data, max_frame_bytes, max_batch_messages, NULL, &send)) {
         Py_RETURN_NONE;
     }
@@ -127,6 +123,25 @@ failed:
     Py_XDECREF(counts);
     Py_XDECREF(payloads);
     return NULL;
+}
+
+/* Of any buffer. An exported buffer keeps its address and its size while the lists are allocated. */
+static PyObject *scan_sends(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    Py_buffer buffer;
+    uint64_t max_frame_bytes;
+    int64_t pos, max_batch_messages;
+    (void)module;
+    if (!check_count(count, 4) || !signed_of(args[1], &pos) || !number_of(args[2], &max_frame_bytes) ||
+        !signed_of(args[3], &max_batch_messages) || PyObject_GetBuffer(args[0], &buffer, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    PyObject *scanned = NULL;
+    if (is_within(pos, buffer.len)) {
+        Cursor data = {(const uint8_t *)buffer.buf + pos, (const uint8_t *)buffer.buf + buffer.len};
+        scanned = sends_in(data, max_frame_bytes, max_batch_messages);
+    }
+    PyBuffer_Release(&buffer);
+    return scanned;
 }
 
 /* Entry ids of one ledger in the order sent, which start a new group when the ledger changes. */
@@ -631,7 +646,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__core(void) {
     const char *crc32c_name = init_crc32c();
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && (PyModule_AddIntConstant(module, "INTERFACE_VERSION", 1) < 0 ||
+    if (module != NULL && (PyModule_AddIntConstant(module, "INTERFACE_VERSION", 2) < 0 ||
                            PyModule_AddStringConstant(module, "CRC32C", crc32c_name) < 0)) {
         Py_CLEAR(module);
     }

@@ -7,7 +7,7 @@ INTERFACE_VERSION: int
 CRC32C: str
 
 def scan_sends(
-    data: bytes, pos: int, max_frame_bytes: int, max_batch_messages: int, /
+    data: bytes | memoryview, pos: int, max_frame_bytes: int, max_batch_messages: int, /
 ) -> tuple[int, int, int, list[int], list[int], list[int], list[bytes]] | None: ...
 def scan_acks(
     data: bytes, pos: int, max_frame_bytes: int, max_commands: int, /

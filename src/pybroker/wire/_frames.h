@@ -408,7 +408,10 @@ static int key_hash(Cursor metadata, uint32_t *hash) {
                 name = span;
             }
         } else if (tag == 17 << 3) {
-            return 0; /* the key may be encoded in Base64 */
+            if (metadata.pos == metadata.end || *metadata.pos != 0) {
+                return 0; /* the key is encoded in Base64 */
+            }
+            metadata.pos++; /* the Java client writes `false` */
         } else if (tag == 2 << 3) {
             if (!read_varint(&metadata, &sequence_id)) {
                 return 0;

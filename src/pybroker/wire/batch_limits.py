@@ -25,13 +25,14 @@ MOST_BYTES_OUT_OF_ONE: dict[int, int] = {pb.NONE: 1, pb.LZ4: 255, pb.ZLIB: 1032,
 def batch_refusal(
     data: bytes, metadata_start: int, metadata_end: int, payload_bytes: int, message_count: int, max_messages: int
 ) -> BrokerError | None:
-    """Return the error for an entry that claims more messages than fit into its size, or None.
+    """Return the error for an entry with more than `max_messages` messages, or with more messages than fit into its
+    uncompressed size; otherwise None.
 
     The MessageMetadata is `data[metadata_start:metadata_end]`. Raises ProtocolViolation if it is invalid.
     """
     if message_count > max_messages:
         return NotAllowedError(
-            f"a batch of {message_count} messages is over the limit of {max_messages} (maxMessagesInBatch)"
+            f"a batch of {message_count} messages exceeds the limit of {max_messages} (maxMessagesInBatch)"
         )
     size_bytes = uncompressed_bytes(data, metadata_start, metadata_end, payload_bytes)
     if message_count * LEAST_MESSAGE_BYTES > size_bytes:

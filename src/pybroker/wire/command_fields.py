@@ -38,7 +38,7 @@ class FieldCount:
 
     def refusal(self, data: bytes, start: int, end: int, command: Message) -> BrokerError | None:
         """Return the error for the command in `data[start:end]` if it has too many fields, else None. `command` is an
-        empty message of its type. Raises ProtocolViolation if the fields are malformed.
+        empty message of the command's type. Raises ProtocolViolation if the fields are malformed.
         """
         descriptor: Any = command.DESCRIPTOR
         self._count(data, start, end, descriptor)

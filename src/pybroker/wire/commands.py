@@ -43,9 +43,21 @@ MAX_UNAUTHENTICATED_FIELDS = 1000
 """CONNECT has about thirty fields."""
 MAX_SMALL_COMMANDS = 256
 """Maximum number of commands other than SEND decoded at a time: one socket read can bring thousands."""
+RECEIVE_BYTES = 64 * 1024
+"""Maximum bytes of one read from a connection with small messages."""
+LARGE_RECEIVE_BYTES = 512 * 1024
+"""Maximum bytes of one read from a connection whose messages have LARGE_MESSAGE_BYTES and more on average: several
+batches are then processed together. A byte of a large message costs less time than a byte of a small one.
+"""
+LARGE_MESSAGE_BYTES = 16 * 1024
+"""A frame of this size and more is large for RECEIVE_BYTES."""
+MAX_SHARED_FRAME_BYTES = 256 * 1024
+"""Maximum incomplete frame that is completed in the shared receive buffer."""
+SHARED_BUFFER_BYTES = MAX_SHARED_FRAME_BYTES + LARGE_RECEIVE_BYTES
+"""Size of the receive buffer that all connections of an event loop share."""
 OWN_BUFFER_BYTES = 32 * 1024
-"""If more bytes of a frame than this are missing, the rest is received into separate buffers instead of being
-accumulated.
+"""If more bytes of a frame than this are missing after a smaller read, the rest is received into separate buffers: each
+read copies an incomplete frame in the shared buffer.
 """
 PIECE_BYTES = 256 * 1024
 """Size of such a buffer. The next one is allocated when the last one is full, so announced bytes use no memory until
@@ -77,9 +89,9 @@ Event = SendRun | SendRefused | Ack | Flow | ManyIds | CommandRefused | pb.BaseC
 class Decoder:
     """Decodes the bytes of one connection into events.
 
-    `feed` takes received bytes; the connection receives the rest of a large frame into `own_buffer`. Invariants:
-    `_rest` contains less than one whole frame, unless `has_more`. While a large frame is incomplete, `missing_bytes` of
-    it have not been received, and only the last of its `_pieces` has free space.
+    A connection receives into `buffer` and then calls `received`; `feed` takes bytes from elsewhere. Invariants: `_rest`
+    contains less than one whole frame, unless `has_more`. While a large frame is incomplete, `missing_bytes` of it have
+    not been received, and only the last of its `_pieces` has free space.
     """
 
     __slots__ = (
@@ -89,9 +101,11 @@ class Decoder:
         "_max_frame_bytes",
         "_piece_bytes",
         "_pieces",
+        "_receive_bytes",
         "_rest",
         "_scanner",
         "has_more",
+        "holds_large_frame",
         "missing_bytes",
     )
 
@@ -100,6 +114,9 @@ class Decoder:
         self._rest = b""
         self.has_more = False
         """Whether whole frames wait. Then call `feed` without data, after other connections were served."""
+        self.holds_large_frame = False
+        """Whether more than OWN_BUFFER_BYTES of an incomplete frame are held, or have separate buffers."""
+        self._receive_bytes = RECEIVE_BYTES
         self._pieces: list[bytearray] = []
         self._filled = 0  # bytes used in the last piece
         self.missing_bytes = 0
@@ -128,7 +145,57 @@ class Decoder:
         self._rest = b""
         self._pieces = []
         self.missing_bytes = 0
-        self.has_more = False
+        self.has_more = self.holds_large_frame = False
+
+    def buffer(self, shared: memoryview) -> memoryview:
+        """Return the memory for the next bytes of the connection, from which `received` decodes them.
+
+        This is a part of `shared`, with the incomplete frame of the last read copied in front of it, or `own_buffer`.
+        `shared` has SHARED_BUFFER_BYTES, and must not be used for another connection between both calls.
+        """
+        if self.missing_bytes and (own := self.own_buffer()) is not None:
+            return own
+        kept_bytes = len(self._rest)
+        if not 0 < kept_bytes <= MAX_SHARED_FRAME_BYTES:
+            return shared[: self._receive_bytes]
+        shared[:kept_bytes] = self._rest
+        return shared[kept_bytes : kept_bytes + self._receive_bytes]
+
+    def received(self, shared: memoryview, size_bytes: int) -> list[Event]:
+        """Decode `size_bytes` that were received into `buffer`. Raises ProtocolViolation for invalid data.
+
+        Messages of the usual SENDs at the start are copied once, from `shared` into their events.
+        """
+        if self.missing_bytes:
+            return self.own_buffer_filled(size_bytes)
+        rest, self._rest = self._rest, b""
+        kept_bytes = len(rest)
+        if kept_bytes > MAX_SHARED_FRAME_BYTES:
+            # Whole frames: the connection had paused reading, but data was under way.
+            return self._decode(rest + shared[:size_bytes], size_bytes, [])
+        end = kept_bytes + size_bytes
+        data = shared[:end]
+        events: list[Event] = []
+        pos = 0
+        if self._scanner is not None:
+            scan_sends = self._scanner.scan_sends
+            while pos < end:
+                scanned = scan_sends(data, pos, self._max_frame_bytes, self._max_batch_messages)
+                if scanned is None:
+                    break
+                run = SendRun(scanned[1])
+                frames_bytes, _, run.size_bytes, run.sequence_ids, run.highest_sequence_ids = scanned[:5]
+                run.message_counts, run.payloads = scanned[5:]
+                pos += frames_bytes
+                events.append(run)
+        if pos < end:
+            self._decode(bytes(data[pos:]), size_bytes, events)
+        else:
+            self.has_more = self.holds_large_frame = False
+        if events and isinstance(first := events[0], SendRun):
+            is_large = first.size_bytes >= LARGE_MESSAGE_BYTES * len(first.payloads)
+            self._receive_bytes = LARGE_RECEIVE_BYTES if is_large else RECEIVE_BYTES
+        return events
 
     def own_buffer(self) -> memoryview | None:
         if not self.missing_bytes:
@@ -148,10 +215,12 @@ class Decoder:
         self._pieces = []
         return self.feed(data)
 
-    def hold(self, data: bytes) -> None:
-        """Store data, which follows all data fed before, without decoding. Then call `feed` without data."""
+    def hold(self, shared: memoryview, size_bytes: int) -> None:
+        """Store `size_bytes` that were received into `buffer`, without decoding. Then call `feed` without data."""
         assert not self.missing_bytes, "large frames are received into `own_buffer`"
-        self._rest += data
+        kept_bytes = len(self._rest)
+        start = kept_bytes if kept_bytes <= MAX_SHARED_FRAME_BYTES else 0
+        self._rest += shared[start : start + size_bytes]
         self.has_more = True
 
     def feed(self, data: bytes) -> list[Event]:
@@ -164,10 +233,13 @@ class Decoder:
                 events = self.own_buffer_filled(taken)
                 data = data[taken:]
             return events + self.feed(data) if data else events
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
-        events = []
+        rest, self._rest = self._rest, b""
+        return self._decode(rest + data, len(data), [])
+
+    def _decode(self, data: bytes, received_bytes: int, events: list[Event]) -> list[Event]:
+        """Decode `data`, of which the last `received_bytes` have been received now. Add the events to `events`, which
+        has the usual SENDs in front of `data`.
+        """
         pos = 0
         end = len(data)
         max_frame = self._max_frame_bytes
@@ -175,10 +247,20 @@ class Decoder:
         view = memoryview(data)
         run_producer_id = -1  # the producer with SENDs that may join the last event; in a transaction: -2 - producer id
         run_txn: TxnId | None = None
+        run: SendRun
+        if events:
+            scanned_run = events[-1]
+            assert isinstance(scanned_run, SendRun)
+            run = scanned_run
+            run_producer_id = run.producer_id
+            sequence_ids = run.sequence_ids
+            highest_sequence_ids = run.highest_sequence_ids
+            message_counts = run.message_counts
+            payloads = run.payloads
         ack: Ack | None = None
         ack_prefix = b""  # start of an ACK of the next entry: sizes, consumer, ledger, and the tag of the entry id
         small_commands = 0
-        self.has_more = False
+        self.has_more = self.holds_large_frame = False
         next_count = 0  # earliest position of the next num_messages_in_batch: most metadata does not contain its byte
         next_marker = 0  # The same for marker_type.
         while end - pos >= _HEAD_SIZE:
@@ -367,11 +449,12 @@ class Decoder:
             if end - pos >= _SIZES.size:
                 pos = self._decode_short(data, pos, events)
         if pos < end:
-            self._keep(data, pos)
+            self._keep(data, pos, received_bytes)
         return events
 
-    def _keep(self, data: bytes, pos: int) -> None:
+    def _keep(self, data: bytes, pos: int, received_bytes: int) -> None:
         kept = len(data) - pos
+        self.holds_large_frame = kept > OWN_BUFFER_BYTES
         if kept >= 4:
             total = int.from_bytes(data[pos : pos + 4], "big")
             if total > self._max_frame_bytes:
@@ -379,13 +462,24 @@ class Decoder:
                     f"the client sent a frame of {total} bytes, which is longer than the limit of "
                     f"{self._max_frame_bytes} bytes"
                 )
-            if total + 4 - kept > OWN_BUFFER_BYTES:
+            missing_bytes = total + 4 - kept
+            if self._needs_own_buffer(kept, missing_bytes, received_bytes):
                 self._pieces = [bytearray(data[pos:])]
                 self._filled = kept
-                self.missing_bytes = total + 4 - kept
+                self.missing_bytes = missing_bytes
+                self.holds_large_frame = True
                 self.has_more = False  # only the rest of this frame can come next
                 return
         self._rest = data[pos:]
+
+    @staticmethod
+    def _needs_own_buffer(kept_bytes: int, missing_bytes: int, received_bytes: int) -> bool:
+        """Whether an incomplete frame is too large for the shared buffer, or arrives in reads that are too small for
+        copies of it.
+        """
+        if missing_bytes <= 0 or (missing_bytes <= OWN_BUFFER_BYTES and kept_bytes <= RECEIVE_BYTES):
+            return False
+        return kept_bytes + missing_bytes > MAX_SHARED_FRAME_BYTES or received_bytes < OWN_BUFFER_BYTES
 
     def _large(self, data: bytes, pos: int, end: int) -> Event:
         """Decode the large command in `data[pos:end]` at the same cost per byte as a small one.

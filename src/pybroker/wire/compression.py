@@ -95,7 +95,7 @@ def _zstd(data: bytes, size: int) -> bytes:
 def _snappy(data: bytes, size: int) -> bytes:
     claimed, _ = decode(data, 0, len(data))
     if claimed != size:
-        raise ValueError(f"the compressed data claims {claimed} bytes, but the message metadata {size}")
+        raise ValueError(f"the compressed data claims {claimed} bytes, but the message metadata claims {size} bytes")
     opened: bytes = snappy.uncompress(data)
     return opened
 

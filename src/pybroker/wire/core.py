@@ -1,4 +1,4 @@
-"""The compiled core of `wire`, if it can be used: the only place that selects it or pure Python.
+"""Selection of the compiled core of `wire`, if it can be used, or of pure Python. No other module selects.
 
 `_core.c` is compiled at installation if a C compiler is available. It decides the usual encodings; for any other input it
 calls the Python functions or leaves the frame to the Python decoder. The Python code stays complete and defines each
@@ -12,20 +12,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 PURE_PYTHON_VARIABLE = "PYBROKER_PURE_PYTHON"
-_INTERFACE_VERSION = 1
+_INTERFACE_VERSION = 2
 """Changes with the arguments and results of `_core`, so that a module of an older checkout is not used."""
 
 
 class FrameScanner(Protocol):
-    """The scanner of received frames. Each function returns None unless the frame at `pos` is complete and usual."""
+    """The scanner of received frames. Each function returns None if the frame at `pos` is incomplete, or if only the
+    Python decoder handles it.
+    """
 
     def scan_sends(
-        self, data: bytes, pos: int, max_frame_bytes: int, max_batch_messages: int, /
+        self, data: bytes | memoryview, pos: int, max_frame_bytes: int, max_batch_messages: int, /
     ) -> tuple[int, int, int, list[int], list[int], list[int], list[bytes]] | None:
-        """Scan consecutive usual SENDs of one producer, and verify their checksums.
+        """Scan consecutive SENDs of one producer, up to one that only the Python decoder handles, and verify their
+        checksums.
 
-        Return the bytes of the frames, the producer id, the bytes of the messages, and as parallel lists the sequence
-        ids, the highest sequence ids (0 for none), the numbers of messages, and the messages.
+        Return the size of the frames in bytes, the producer id, the size of the messages in bytes, and four parallel
+        lists: sequence ids, highest sequence ids (0 for none), numbers of messages, and messages.
         """
 
     def scan_acks(
@@ -33,8 +36,8 @@ class FrameScanner(Protocol):
     ) -> tuple[int, int, int, list[tuple[int, list[int]]]] | None:
         """Scan up to `max_commands` consecutive individual ACKs of whole entries by one consumer, without receipt.
 
-        Return the bytes of the frames, the number of commands, the consumer id, and (ledger id, entry ids) in the order
-        sent.
+        Return the size of the frames in bytes, the number of commands, the consumer id, and (ledger id, entry ids) in
+        the order sent.
         """
 
     def scan_flow(self, data: bytes, pos: int, max_frame_bytes: int, /) -> tuple[int, int] | None:
@@ -42,7 +45,9 @@ class FrameScanner(Protocol):
 
 
 class Core(FrameScanner, Protocol):
-    """The compiled module. A function of a column calls `decide` for each entry with unusual metadata."""
+    """The compiled module. The functions with the argument `decide` return one value per entry, and call `decide` for
+    entries whose metadata only the Python code handles.
+    """
 
     INTERFACE_VERSION: int
     CRC32C: str
@@ -95,7 +100,7 @@ class Core(FrameScanner, Protocol):
     ) -> tuple[int, list[tuple[int, int, int, int, int, bytes]]]:
         """Scan consecutive answers of a bookie to ADD and READ, up to the first other or incomplete frame.
 
-        Return how many bytes the scanned frames take, and the fields of each answer in the order of the protocol.
+        Return the size of the scanned frames in bytes, and the fields of `Answer` for each answer.
         """
 
 

@@ -91,7 +91,9 @@ def entry_head(entry: bytes) -> MetadataHead:
 
 
 def message_count(data: bytes, start: int, end: int) -> int:
-    """Return `num_messages_in_batch` of the MessageMetadata in `data[start:end]`; 1 for a single message."""
+    """Return `num_messages_in_batch` of the MessageMetadata in `data[start:end]`; 1 for a single message. Raises
+    ProtocolViolation if the metadata is invalid.
+    """
     if data.find(NUM_MESSAGES_BYTE, start, end) < 0:
         return 1
     count = 1
@@ -119,7 +121,7 @@ def entry_message_count(entry: bytes) -> int:
 
 
 def is_batch(entry: bytes) -> bool:
-    """Return whether the entry is a batch, even of one message."""
+    """Return whether the entry is a batch, even of one message. Raises ProtocolViolation if its metadata is invalid."""
     pos, end = metadata_span(entry)
     if end - pos > LARGE_METADATA_BYTES:
         return metadata_head(entry, pos, end).HasField("num_messages_in_batch")
@@ -289,7 +291,7 @@ def sticky_key(entry: bytes) -> bytes:
     """Return the key by which Key_Shared subscriptions select the consumer of an entry: the ordering key; without it
     the key, decoded from base64 if the producer encoded it; without both, producer name and sequence id.
 
-    The metadata of the messages in a batch does not count. An entry with invalid metadata has the key NONE_KEY.
+    The metadata of the messages in a batch does not count. An entry with invalid metadata has the key `NONE_KEY`.
     """
     try:
         pos, end = metadata_span(entry)

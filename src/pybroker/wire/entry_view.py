@@ -59,8 +59,8 @@ class EntryView(NamedTuple):
 
 
 def is_slow_to_open(entry: bytes, quick_bytes: int) -> bool:
-    """Return whether the entry is large, declares an uncompressed size above `quick_bytes`, or has very many
-    messages.
+    """Return whether the entry may take long to decode: its size or its declared uncompressed size is above
+    `quick_bytes`, or its number of messages is above `quick_bytes` / 64.
     """
     if len(entry) > quick_bytes:
         return True

@@ -88,7 +88,7 @@ class KeepAlive(enum.Enum):
 
 
 class Session:
-    """State and liveness of one connection. The caller ticks it once per keep-alive interval.
+    """State and liveness of one connection. The caller calls `tick` once per keep-alive interval.
 
     A received frame proves that the client is alive.
     """
@@ -101,7 +101,9 @@ class Session:
         self._pinged = False
 
     def move_to(self, state: SessionState) -> None:
-        """Change the state. Closing twice is allowed; any other transition outside the diagram is a bug."""
+        """Change the state. Closing twice is allowed; any other transition that the module's diagram does not contain
+        fails an assertion.
+        """
         if state is SessionState.CLOSED and self.state is SessionState.CLOSED:
             return
         assert state in _TRANSITIONS[self.state], f"{self.state} cannot become {state}"

@@ -19,7 +19,9 @@ class ServerAddresses:
 
     @classmethod
     def parse(cls, text: str) -> ServerAddresses:
-        """Parse `host1:2181,host2,[::1]:2181/chroot`. Raises ValueError, whose text contains the wrong part."""
+        """Parse `host1:2181,host2,[::1]:2181/chroot`; the port is 2181 if it is missing. Raises ValueError, whose text
+        contains the invalid part.
+        """
         hosts, slash, chroot = text.strip().partition("/")
         servers = tuple(_server(part.strip(), text) for part in hosts.split(",") if part.strip())
         if not servers:

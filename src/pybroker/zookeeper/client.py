@@ -80,7 +80,9 @@ _PARENT_ATTEMPTS = 5  # a container may be deleted between the creations of pare
 
 
 def boot_time_ms() -> float:
-    """Return the time in milliseconds of a clock that also counts while the machine sleeps, if the system has one."""
+    """Return the time in milliseconds of a clock that also counts while the machine sleeps; of the monotonic clock on a
+    system without that clock.
+    """
     return (time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)) * 1000
 
 
@@ -256,8 +258,8 @@ class ZooKeeperClient:
         return self._clock_ms() - self._session.confirmed_ms
 
     def listen(self, listener: SessionListener) -> None:
-        """Call `listener` for each event of the session, before requests that fail because of the event raise. It must
-        not raise.
+        """Call `listener` for each event of the session. If requests fail because of the event, `listener` is called
+        before they raise. `listener` must not raise.
         """
         self._listeners.append(listener)
 
@@ -336,7 +338,7 @@ class ZooKeeperClient:
         self, path: str, value: bytes = b"", mode: CreateMode = CreateMode.PERSISTENT, *, makes_parents: bool = False
     ) -> tuple[str, Stat]:
         """Create a node. Return its path, which is longer than `path` for a sequential node, and its stat.
-        `makes_parents`: create missing parents as containers. Raises NodeExists, and NoNode without the parent.
+        `makes_parents`: create missing parents as containers. Raises NodeExists, and NoNode if the parent is missing.
         """
         for attempt in range(_PARENT_ATTEMPTS):
             body = wire.create_body(self._full(path), value, mode, self._acl)
@@ -363,7 +365,9 @@ class ZooKeeperClient:
         await self._submit(Operation.DELETE, body, path, wire.read_nothing)
 
     async def multi(self, changes: Sequence[ChangeOp]) -> list[ChangeResult]:
-        """Perform all changes or none. Raises the error of the first failing change, with its index."""
+        """Perform all changes or none. Return one result for each change: path and stat of a creation, stat of a
+        changed value, otherwise None. Raises the error of the first failing change, with its index.
+        """
         body = wire.multi_body([change._replace(path=self._full(change.path)) for change in changes], self._acl)
         try:
             results = await self._submit(Operation.MULTI, body, "", wire.read_multi)
@@ -394,7 +398,7 @@ class ZooKeeperClient:
     def watch(self, path: str, listener: EventListener, *, is_recursive: bool) -> Watch:
         """Call `listener` for each change of the node (and of all nodes below it, if recursive) from now on, also in
         later sessions. The node need not exist. `listener` must not raise. If the server refuses the watch, no events
-        come, and the future `added` raises the error.
+        come, and the future `Watch.added` raises the error.
         """
         assert all(each.is_recursive == is_recursive for each in self._watches if each.path == path)
         added: asyncio.Future[None] = self._loop.create_future()

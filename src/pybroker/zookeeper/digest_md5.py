@@ -73,7 +73,7 @@ class DigestLogin:
         if qop is not None and "auth" not in [each.strip() for each in qop.split(",")]:
             raise AuthFailed(
                 "the SASL challenge of the server requires protected messages (auth-int or auth-conf), which ZooKeeper "
-                "does not support: is this a ZooKeeper server?"
+                "does not support: check that the address belongs to a ZooKeeper server"
             )
         is_utf8 = _single(found, "charset") == "utf-8"
         realm = found.get("realm", [""])[0]
@@ -126,9 +126,7 @@ def _quoted(text: str) -> str:
 def _directives(token: bytes) -> dict[str, list[str]]:
     """Return the values of each directive, in their order."""
     if len(token) > MAX_CHALLENGE_BYTES:
-        raise AuthFailed(
-            f"a SASL token of the server has {len(token)} bytes, at most {MAX_CHALLENGE_BYTES} are allowed"
-        )
+        raise AuthFailed(f"a SASL token of the server has {len(token)} bytes; the limit is {MAX_CHALLENGE_BYTES} bytes")
     try:
         text = token.decode()
     except UnicodeDecodeError:

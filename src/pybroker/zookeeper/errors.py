@@ -24,7 +24,7 @@ class ZooKeeperError(Exception):
 
 
 class NoNode(ZooKeeperError, code=-101):
-    """The node does not exist; for a creation: its parent."""
+    """The node does not exist; for a creation: the parent does not exist."""
 
 
 class NoAuth(ZooKeeperError, code=-102):

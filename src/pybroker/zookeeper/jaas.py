@@ -1,4 +1,4 @@
-"""Reads user and password for SASL from a JAAS file, the configuration of Java's login modules:
+"""Reads user and password for SASL from a JAAS file, the configuration of Java's login modules.
 
 Client {
     org.apache.zookeeper.server.auth.DigestLoginModule required

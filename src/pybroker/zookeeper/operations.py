@@ -46,7 +46,7 @@ class Operation(IntEnum):
 
 
 class CreateMode(IntEnum):
-    """A container is deleted by the server some time after its last child."""
+    """The kind of a new node. A container is deleted by the server some time after the deletion of its last child."""
 
     PERSISTENT = 0
     EPHEMERAL = 1

@@ -54,7 +54,7 @@ _MAX_XID = (1 << 31) - 1
 
 
 class SessionState(Enum):
-    """The state of a session; see the diagram above."""
+    """The state of a session, as in the diagram of the module."""
 
     CONNECTING = "connecting"
     """No session exists yet."""
@@ -238,7 +238,7 @@ class Session:
 
     def disconnected(self) -> tuple[list[object], SessionEvent | None]:
         """Handle the end of the connection. Return the tokens of requests without a response, and SUSPENDED if the
-        session was connected.
+        session was connected, otherwise None.
         """
         tokens = [token for _, _, token in self._pending]
         self._pending.clear()
@@ -250,7 +250,9 @@ class Session:
         return tokens, SessionEvent.SUSPENDED
 
     def request(self, operation: Operation, body: bytes, token: object, now_ms: float) -> bytes:
-        """Encode a request. Its response has the same `token`; requests of the client's own, such as pings, have None."""
+        """Encode a request. Its response is returned with the same `token`, which is None for the client's own
+        requests, such as pings.
+        """
         assert self.state is SessionState.CONNECTED or operation is Operation.SASL
         self._last_sent_ms = now_ms
         xid = _SPECIAL_XIDS.get(operation)
@@ -264,7 +266,7 @@ class Session:
 
     @staticmethod
     def farewell() -> bytes:
-        """Return the bytes that end the connection's session on the server, for a session that this client has given
+        """Return the request that ends the connection's session on the server, for a session that this client has given
         up.
         """
         return _REQUEST.pack(8, 0, Operation.CLOSE_SESSION)
@@ -279,8 +281,8 @@ class Session:
     # --- received bytes ----------------------------------------------------------------------------------------------
 
     def received(self, data: bytes, now_ms: float) -> list[Received]:
-        """Decode received bytes. After LOST the rest is dropped, and the caller must end the connection; after
-        DamagedAnswer too.
+        """Decode received bytes. If the session is lost, return only LOST. The caller must end the connection after
+        LOST and after the error DamagedAnswer.
         """
         lost = self.check(now_ms)
         if lost is not None:
@@ -309,7 +311,9 @@ class Session:
         return LoginDue() if self._needs_login else self.opened()
 
     def opened(self) -> Established:
-        """Use the accepted connection for requests. Call after the login if one is needed."""
+        """Use the accepted connection for requests. With a login, the caller calls this after the login; without one,
+        `received` calls it.
+        """
         is_same = self._accepted.session_id == self.session_id
         self.session_id, self._password, self.timeout_ms = self._accepted
         self.confirmed_ms = self._connect_sent_ms

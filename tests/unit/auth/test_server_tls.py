@@ -121,7 +121,7 @@ def test_the_configured_versions_make_a_range() -> None:
     assert version_range(()) == (old, new)
     assert version_range(("TLSv1.3", "TLSv1.2")) == (old, new)
     assert version_range(("TLSv1.2",)) == (old, old)
-    with pytest.raises(ConfigError, match=r"tlsProtocols: TLSv1\.1"):
+    with pytest.raises(ConfigError, match=r"tlsProtocols contains TLSv1\.1"):
         version_range(("TLSv1.1", "TLSv1.2"))
 
 

@@ -69,7 +69,7 @@ def test_frozen_bookie_is_unreachable_until_a_probe_is_answered() -> None:
         assert store.append_wait(ledger_id) is None
         (unusable,) = store.bookies().unusable
         assert (unusable.bookie_id, unusable.condition.value) == (frozen, "unreachable")
-        assert "no answer to an add" in unusable.failure
+        assert "no response to an add request" in unusable.failure
         statistics = store.client_statistics()
         assert (statistics.ensemble_changes, statistics.operations["ADD_ENTRY"].succeeded.count) == (1, 3)
         began_ms = unusable.since_ms

@@ -231,7 +231,7 @@ def test_connection_options_count_before_and_after_the_command(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--url", "http://127.0.0.1:1", "tokens", "create-secret-key"), "there is no option --url"),
+        (("--url", "http://127.0.0.1:1", "tokens", "create-secret-key"), "it has no option --url"),
         (("--token", "s3cret", "topics"), "a secret would stay in the shell's history"),
         (("--nosuch", "topics"), "unknown option --nosuch"),
         (("--url", "http://127.0.0.1:1"), "arguments are required"),

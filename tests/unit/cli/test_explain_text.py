@@ -147,7 +147,7 @@ def test_topic_lists_each_subscription_with_its_first_finding() -> None:
         "SUBSCRIPTION  STATE  FOR   FINDING",
         "a             ok     -     -",
         "--b           stuck  2.0s  No consumer. (and 1 more)",
-        "and 7 more subscriptions: explain one of them by its name",
+        "and 7 more subscriptions: run explain with the name of a subscription",
         "Details of one subscription:",
         "    pybroker --profile prod explain -- t --b",
     ]

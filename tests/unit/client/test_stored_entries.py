@@ -38,7 +38,8 @@ def test_client_unpacks_the_messages_of_an_entry(vector: StoredEntryVector) -> N
         assert not unpack(received, "t", -1, ChunkedMessages()).messages
     elif vector.error is not None:
         with pytest.raises(
-            DamagedPayload, match=r"^entry 3:5 of t |^the batch 3:5 of t |payload|after decompression|cannot hold"
+            DamagedPayload,
+            match=r"^entry 3:5 of topic t |^the batch 3:5 of topic t |payload|after decompression|cannot hold",
         ):
             unpack(received, "t", -1, ChunkedMessages())
     elif not vector.fields["is_marker"]:  # brokers do not send markers

@@ -209,7 +209,7 @@ async def test_short_direct_write_is_continued(tmp_path: Path, is_ring_shared: b
     if file is None:
         pytest.skip("this file system has no direct IO")
     if is_ring_shared and writer._ring is None:
-        pytest.skip("the kernel does not share the ring of completions")
+        pytest.skip("the kernel does not support asynchronous IO with a shared ring of completed requests (io_setup)")
     take = writer._completed if not is_ring_shared or writer._ring is None else writer._ring.take
     is_short = True
 

@@ -62,7 +62,7 @@ def test_every_flipped_byte_of_a_file_header_is_refused() -> None:
 def test_a_newer_version_is_named() -> None:
     data = bytearray(encode_file_header(FILE))
     data[8] = 9
-    with pytest.raises(LayoutError, match="version 9, this version of pybroker supports 1"):
+    with pytest.raises(LayoutError, match="version 9, but this version of pybroker supports only version 1"):
         decode_file_header(bytes(data))
 
 

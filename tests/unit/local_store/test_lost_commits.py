@@ -160,7 +160,7 @@ async def test_a_table_that_is_older_than_an_empty_journal_is_refused(tmp_path: 
         path.unlink()
     for path, data in before.items():
         (twice / path.name).write_bytes(data)
-    with pytest.raises(DamagedJournal, match=r"batches up to \d+ were durable.*of the same moment back"):
+    with pytest.raises(DamagedJournal, match=r"batches up to \d+ were durable.*from the same backup"):
         await opened(twice)
 
 

@@ -199,7 +199,7 @@ async def test_a_fenced_managed_ledger_appends_trims_and_stores_nothing_more_and
             await managed.document.change_properties({"a": "1"})
     assert len(stack.topic.fenced_by) == 1
     assert managed.properties == {}
-    with pytest.raises(LedgerFenced, match="look it up again"):
+    with pytest.raises(LedgerFenced, match="look the topic up again"):
         stack.topic.append(entry(6))
     with pytest.raises(LedgerFenced):
         await managed.trim()

@@ -63,7 +63,7 @@ def test_facts_come_from_segments_and_journal_and_what_was_replaced_is_kept(
     assert main(["ledger", "repair", str(killed), "--apply"]) == 0
     said = capsys.readouterr().out
     for topic in TOPICS:
-        assert f"lost: {topic}, 'a sub': perhaps its last acknowledgements" in said
+        assert f"lost: {topic}, 'a sub': perhaps the last acknowledgements" in said
     assert payloads(killed) == held
     assert damages(killed) == []
     (taken,) = killed.glob("taken-away-*")
@@ -83,7 +83,7 @@ def test_a_lost_metadata_file_takes_the_ledgers_away_and_names_the_topics(
     assert main(["ledger", "repair", str(killed), "--apply"]) == 0
     said = capsys.readouterr().out
     for topic in TOPICS:
-        assert f"lost: {topic}: its list of ledgers, so the whole topic" in said
+        assert f"lost: {topic}: the list of ledgers, and therefore the whole topic" in said
     assert {path.name for path in killed.glob("taken-away-*/ledgers/*")} == ledgers
     assert damages(killed) == []
 
@@ -95,7 +95,7 @@ def test_no_metadata_and_no_mark_is_told_as_well(killed: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert "found: damage: metadata.db: is missing, although there are ledgers with entries" in said
     for topic in TOPICS:
-        assert f"lost: {topic}: its list of ledgers, so the whole topic" in said
+        assert f"lost: {topic}: the list of ledgers, and therefore the whole topic" in said
     assert damages(killed) == []
     assert not list(killed.glob("ledgers/*"))
 
@@ -118,7 +118,7 @@ def test_entries_of_the_journal_continue_a_segment_and_leave_places_for_what_is_
         Piece(5, 2, None, ()),
         Piece(7, 2, [b"7", b"8"], (1, 2)),
     ]
-    assert lost_places({9: "a topic"}, {9: pieces}) == ["a topic, positions 9:5 to 9:6: in no file"]
+    assert lost_places({9: "a topic"}, {9: pieces}) == ["a topic, positions 9:5 to 9:6: no file contains these entries"]
     assert continue_ledger(9, runs) == []
 
 
@@ -128,8 +128,8 @@ def test_a_mark_that_cannot_be_read_goes_alone(killed: Path, capsys: pytest.Capt
     assert main(["ledger", "repair", str(killed), "--apply"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[1:3] == [
-        "do: move metadata.end away; a start creates it again",
-        "lost: metadata.db: perhaps its last changes: created objects are lost, and deleted ones may exist again",
+        "do: move metadata.end away; the broker creates the file again when it starts",
+        "lost: metadata.db: perhaps the last changes: created objects are lost, and deleted objects may exist again",
     ]
     after = {name: data for name, data in file_bytes(killed).items() if not name.startswith("taken-away")}
     assert before.pop("metadata.end") == file_bytes(next(killed.glob("taken-away-*")))["metadata.end"]
@@ -153,9 +153,9 @@ def test_a_lost_mark_and_older_metadata_are_told_by_the_ledgers(
     assert len(damages(killed)) == 3
     assert main(["ledger", "repair", str(killed), "--apply"]) == 0
     said = capsys.readouterr().out
-    assert "lost: metadata.db: perhaps its last changes" in said
+    assert "lost: metadata.db: perhaps the last changes" in said
     assert f"lost: no topic, positions {last}:0 to {last}:89: their topic is unknown" in said
-    assert f"lost: {TOPICS[0]}: its list of ledgers, so the whole topic" in said
+    assert f"lost: {TOPICS[0]}: the list of ledgers, and therefore the whole topic" in said
     assert f"lost: {path}, perhaps all entries after ledger " in said
     assert damages(killed) == []
 

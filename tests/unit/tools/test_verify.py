@@ -141,7 +141,7 @@ def test_a_receipted_batch_at_the_end_of_the_journal_is_damage_and_a_torn_one_is
     with flipped(path, live_journal[2] + 40):
         (finding,) = damages(killed)
         assert (finding.file, finding.offset) == (path.name, live_journal[2])
-        assert "no whole batch" in finding.reason
+        assert "is missing or incomplete" in finding.reason
         for directory in (killed / "journal", killed):
             (directory / "journal.end").unlink()  # without it nobody knows that it was receipted
         (finding,) = verify(killed)

@@ -46,7 +46,7 @@ async def test_newest_task_of_holder_that_fills_queue_is_refused_for_another_hol
         flood = [asyncio.ensure_future(hold(permits, done)) for _ in range(2)]
         await iterations()
         honest = group.create_task(hold(permits, done, B))
-        with pytest.raises(NoPermit, match="most of them of this client"):
+        with pytest.raises(NoPermit, match="most requests are from this client"):
             await flood[1]
         done.set()
         await asyncio.gather(first, flood[0], honest)

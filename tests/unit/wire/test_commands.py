@@ -23,12 +23,18 @@ from pybroker.model.txn_id import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import (
     FRAME_PADDING_BYTES,
+    LARGE_MESSAGE_BYTES,
+    LARGE_RECEIVE_BYTES,
+    MAX_SHARED_FRAME_BYTES,
     MAX_SMALL_COMMANDS,
     MAX_UNAUTHENTICATED_FRAME_BYTES,
     OWN_BUFFER_BYTES,
     PIECE_BYTES,
+    RECEIVE_BYTES,
+    SHARED_BUFFER_BYTES,
     UNAUTHENTICATED_PIECE_BYTES,
     Decoder,
+    Event,
 )
 
 SOUND = message(metadata())
@@ -319,8 +325,10 @@ def test_held_data_is_decoded_by_the_next_feed() -> None:
     data = frame_of(60) + frame_of(70)
     decoder = connected_decoder()
     assert decoder.feed(data[:5]) == []
-    decoder.hold(data[5:80])
-    decoder.hold(data[80:])
+    shared = memoryview(bytearray(SHARED_BUFFER_BYTES))
+    for part in (data[5:80], data[80:]):
+        decoder.buffer(shared)[: len(part)] = part
+        decoder.hold(shared, len(part))
     assert decoder.has_more
     assert decoder.held_bytes == len(data)
     assert flattened(decoder.feed(b"")) == expected(data)
@@ -435,3 +443,79 @@ def test_the_sizes_of_an_incomplete_frame_are_judged_alike_however_it_is_cut() -
         decoder = Decoder()
         decoder.accept_messages(MAX_MESSAGE_BYTES, MAX_BATCH_MESSAGES, MAX_FIELDS)
         assert decoder.feed(data[:cut]) == []
+
+
+# --- the shared receive buffer -----------------------------------------------------------------------------------------
+
+
+def send_of(size_bytes: int, sequence_id: int = 1) -> bytes:
+    return frame(send(7, sequence_id), message(metadata(), bytes(size_bytes)))
+
+
+def receive(decoder: Decoder, shared: memoryview, data: bytes) -> list[Event]:
+    """Deliver `data` in one read."""
+    buffer = decoder.buffer(shared)
+    assert len(buffer) >= len(data)
+    buffer[: len(data)] = data
+    return decoder.received(shared, len(data))
+
+
+def test_connection_with_large_messages_reads_more_at_a_time() -> None:
+    decoder, shared = connected_decoder(), memoryview(bytearray(SHARED_BUFFER_BYTES))
+    assert len(decoder.buffer(shared)) == RECEIVE_BYTES
+    (run,) = receive(decoder, shared, send_of(LARGE_MESSAGE_BYTES) * 2)
+    assert isinstance(run, SendRun)
+    assert len(run.payloads) == 2
+    assert len(decoder.buffer(shared)) == LARGE_RECEIVE_BYTES
+    receive(decoder, shared, send_of(100) * 2)
+    assert len(decoder.buffer(shared)) == RECEIVE_BYTES
+
+
+def test_frame_that_fits_is_completed_in_the_shared_buffer() -> None:
+    decoder, shared = connected_decoder(), memoryview(bytearray(SHARED_BUFFER_BYTES))
+    data = send_of(MAX_SHARED_FRAME_BYTES - 100)
+    for start in range(0, len(data) - RECEIVE_BYTES, RECEIVE_BYTES):
+        assert receive(decoder, shared, data[start : start + RECEIVE_BYTES]) == []
+        assert decoder.holds_large_frame
+        assert decoder.own_buffer() is None
+        assert decoder.held_bytes == start + RECEIVE_BYTES
+        shared[:] = bytes(len(shared))  # other connections receive into it
+    assert flattened(receive(decoder, shared, data[decoder.held_bytes :])) == expected(data)
+    assert not decoder.holds_large_frame
+    assert not decoder.held_bytes
+
+
+def test_frame_that_arrives_in_small_reads_gets_its_own_buffer() -> None:
+    """Each read would copy the whole frame again."""
+    decoder, shared = connected_decoder(), memoryview(bytearray(SHARED_BUFFER_BYTES))
+    data = send_of(3 * RECEIVE_BYTES)
+    receive(decoder, shared, data[:RECEIVE_BYTES])
+    assert decoder.own_buffer() is None
+    receive(decoder, shared, data[RECEIVE_BYTES : RECEIVE_BYTES + 1])
+    own = decoder.own_buffer()
+    assert own is not None
+    assert len(own) == len(data) - RECEIVE_BYTES - 1
+
+
+def test_whole_frames_that_wait_are_decoded_with_data_received_meanwhile() -> None:
+    """TLS may deliver data after a pause."""
+    decoder, shared = connected_decoder(), memoryview(bytearray(SHARED_BUFFER_BYTES))
+    small = frame(flow(1, 1))
+    waiting = (MAX_SHARED_FRAME_BYTES // len(small) + 2 * MAX_SMALL_COMMANDS) * small
+    events = decoder.feed(waiting)
+    assert decoder.has_more
+    assert decoder.own_buffer() is None
+    events += receive(decoder, shared, send_of(10))
+    while decoder.has_more:
+        events += decoder.feed(b"")
+    assert flattened(events) == expected(waiting + send_of(10))
+
+
+def test_memory_of_an_incomplete_frame_in_the_shared_buffer_is_counted() -> None:
+    decoder, shared = connected_decoder(), memoryview(bytearray(SHARED_BUFFER_BYTES))
+    receive(decoder, shared, send_of(50_000)[:OWN_BUFFER_BYTES])
+    assert not decoder.holds_large_frame
+    receive(decoder, shared, send_of(50_000)[OWN_BUFFER_BYTES : OWN_BUFFER_BYTES + 1])
+    assert decoder.holds_large_frame
+    decoder.release()
+    assert not decoder.holds_large_frame

@@ -246,8 +246,9 @@ def test_python_decides_unusual_entries_only() -> None:
         return 7
 
     usual = message(metadata(partition_key="k"))
+    of_java = message(metadata(partition_key="k", partition_key_b64_encoded=False))
     unusual = message(metadata(partition_key="k", partition_key_b64_encoded=True))
-    assert COMPILED.key_hashes(decide, [usual, unusual, usual])[1] == 7
+    assert COMPILED.key_hashes(decide, [usual, unusual, of_java])[1] == 7
     assert asked == [unusual]
 
 
@@ -288,7 +289,8 @@ def test_selected_columns_return_one_value_per_entry() -> None:
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        ("scan_sends", (bytearray(20), 0, 1, 1)),
+        ("scan_sends", ("", 0, 1, 1)),
+        ("scan_acks", (bytearray(20), 0, 1, 1)),
         ("scan_sends", (b"", 0, 1)),
         ("scan_sends", (b"", 0.0, 1, 1)),
         ("scan_flow", ("", 0, 1)),

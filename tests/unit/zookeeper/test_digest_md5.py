@@ -42,7 +42,7 @@ def test_server_without_the_password_is_refused(proof: bytes) -> None:
         (CHALLENGE + b',nonce="again"', "several values of nonce"),
         (CHALLENGE.replace(b"md5-sess", b"md5"), "another algorithm"),
         (CHALLENGE.replace(b'"auth"', b'"auth-conf"'), "protected messages"),
-        (CHALLENGE + b"x" * MAX_CHALLENGE_BYTES, "at most 2048"),
+        (CHALLENGE + b"x" * MAX_CHALLENGE_BYTES, "the limit is 2048"),
         (b"nonce=\xff", "not UTF-8"),
         (b'nonce="open', "cannot be decoded"),
     ],

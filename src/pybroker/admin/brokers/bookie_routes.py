@@ -43,13 +43,13 @@ async def list_bookies(call: Call) -> Response:
 
 
 async def list_racks(call: Call) -> Response:
-    """Return the racks of all bookies, by group."""
+    """Return the racks of all bookies, by bookie group."""
     await call.require_superuser()
     return json_response(await _racks(call))
 
 
 async def get_rack(call: Call) -> Response:
-    """Return the rack of one bookie."""
+    """Return the rack of one bookie. 404 if no rack is stored."""
     await call.require_superuser()
     for group in (await _racks(call)).values():
         found = group.get(call.name("bookie")) if isinstance(group, dict) else None

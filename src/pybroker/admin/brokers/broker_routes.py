@@ -56,7 +56,7 @@ async def list_brokers(call: Call) -> Response:
 
 
 async def list_brokers_of_cluster(call: Call) -> Response:
-    """List the registered brokers of this broker's cluster. 412 for any other cluster name."""
+    """List the registered brokers of this broker's cluster. The cluster name in the path is ignored."""
     await call.require_superuser()
     return json_response(broker_ids(call))
 
@@ -83,9 +83,10 @@ async def check_backlog_quotas(call: Call) -> Response:
 
 
 async def get_health(call: Call) -> Response:
-    """Run a health check.
+    """Run a health check, which stores a message and reads it back. Return `ok`, or an error status if the check fails.
 
-    With `brokerId` of another broker in the cluster, redirects (307) to it. `topicVersion` is ignored, as in Pulsar.
+    With `brokerId` of another broker in the cluster, the response is a redirect (307) to that broker. `topicVersion` is
+    ignored, as in Pulsar.
     """
     await call.require_superuser()
     named = call.query("brokerId")
@@ -96,8 +97,8 @@ async def get_health(call: Call) -> Response:
 
 
 async def get_ready(call: Call) -> Response:
-    """Return whether clients can connect: the broker has started, is not stopping, and has disk space. `/ready`
-    requires no credentials.
+    """Return `ok` if clients can connect: the broker has started, is not stopping, and has disk space. Otherwise 503
+    with the reason. `/ready` requires no credentials.
     """
     reason = call.broker.unready_reason()
     if reason is not None:
@@ -129,7 +130,8 @@ async def set_override(call: Call) -> Response:
     """Set a dynamic configuration key. The value takes effect immediately, and overrides the configuration file also
     after restarts. 412 if the key is not dynamic.
 
-    A key without effect in pybroker, or an invalid value, is stored and logged. `runtime` shows the effective values.
+    A key without effect in pybroker, or an invalid value, is stored and logged. `GET
+    /admin/v2/brokers/configuration/runtime` shows the effective values.
     """
     await call.require_superuser()
     await call.broker.dynamic.set(call.name("name"), call.name("value"))
@@ -137,8 +139,8 @@ async def set_override(call: Call) -> Response:
 
 
 async def remove_override(call: Call) -> Response:
-    """Remove the run-time change of a dynamic configuration key, so that the value from the broker's start applies
-    again.
+    """Remove the run-time change of a dynamic configuration key. The value from the configuration file, environment or
+    command line applies again. 412 if the key is not dynamic.
     """
     await call.require_superuser()
     await call.broker.dynamic.unset(call.name("name"))
@@ -221,7 +223,7 @@ def _redirect_to_broker(call: Call, named: str) -> Response:
 
 
 def require_this_broker(call: Call, named: str) -> None:
-    """Check that `named` is the id of this broker. Raises AdminError 404."""
+    """Check that `named` is the id of this broker. Raises AdminError 404 otherwise."""
     if named != broker_id(call):
         raise unknown_broker(named)
 

@@ -97,8 +97,9 @@ async def get_isolation_policy(call: Call) -> Response:
 
 
 async def set_isolation_policy(call: Call) -> Response:
-    """Create or replace an isolation policy, and unload the affected namespaces of this broker's cluster by its
-    `unload_scope`. Its patterns are RE2 regular expressions, without lookaround and back-references.
+    """Create or replace an isolation policy of a cluster. In this broker's cluster, also unload the namespaces that the
+    policy's `unload_scope` selects. The policy's patterns are RE2 regular expressions, without lookaround and
+    back-references.
     """
     cluster, name = await _used_cluster(call), call.name("policy")
     try:
@@ -143,8 +144,8 @@ async def list_isolated_brokers(call: Call) -> Response:
 
 
 async def get_isolated_broker(call: Call) -> Response:
-    """Return the isolation policies that match a broker, which need not exist. 404 if the cluster never had an
-    isolation policy.
+    """Return the isolation policies that match a broker. The broker need not be registered. 404 if the cluster never
+    had an isolation policy.
     """
     policies = await _isolation_policies(call, await _used_cluster(call))
     return json_response(isolation_of(call.name("broker"), policies))

@@ -62,7 +62,7 @@ async def update_cluster(call: Call) -> Response:
 
 
 async def delete_cluster(call: Call) -> Response:
-    """Delete a cluster. 412 while a namespace uses it, or while it has an isolation policy."""
+    """Delete a cluster. 412 while a namespace uses the cluster, or while the cluster has an isolation policy."""
     await call.require_superuser()
     name = call.name("cluster")
     if await call.broker.cluster_documents.isolation_policies(name):

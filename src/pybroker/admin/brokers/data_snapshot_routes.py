@@ -40,7 +40,7 @@ def routes() -> list[Route]:
 
 
 async def create(call: Call) -> Response:
-    """Create a snapshot of all stored data. Only one snapshot can exist at a time."""
+    """Create a snapshot of all stored data. 409 while another snapshot exists."""
     snapshots = await _snapshots(call)
     try:
         return _shown(call, snapshots, await snapshots.create())
@@ -56,7 +56,7 @@ async def show(call: Call) -> Response:
 
 
 async def renew(call: Call) -> Response:
-    """Restart the expiry time of a snapshot, which continues to exist for `expiresInMillis`."""
+    """Renew a snapshot, which then expires after the returned `expiresInMillis`. 404 if it has already expired."""
     snapshots = await _snapshots(call)
     name = call.name("snapshot")
     renewed = snapshots.renew(name)
@@ -102,5 +102,5 @@ def _description(call: Call, snapshots: DataSnapshots, snapshot: DataSnapshot) -
 
 def _missing(name: str) -> AdminError:
     return AdminError(
-        404, f"Data snapshot {name} does not exist: it has expired, or the broker was restarted. Create a new one"
+        404, f"Data snapshot {name} does not exist: it has expired, or the broker was restarted. Create a new snapshot"
     )

@@ -52,7 +52,7 @@ class _Resource(NamedTuple):
 
 
 class ShareRoutes:
-    """Routes of the usage of limited resources."""
+    """Routes that show and release the usage of limited resources."""
 
     def __init__(self, broker: BrokerService, live: LiveConnections) -> None:
         self._broker = broker
@@ -66,7 +66,7 @@ class ShareRoutes:
                 SHARES + "/{resource}",
                 self.take_back,
                 queries=(HOLDER,),
-                answers={200: "Number of released objects", 404: "No such resource", 412: "The query names no holder"},
+                answers={200: "Number of released objects", 404: "No such resource", 412: "The query has no holder"},
             ),
         ]
 

@@ -99,7 +99,9 @@ class Call:
 
     @property
     def principal(self) -> Principal:
-        """Return the role with that of a proxy, for authorization."""
+        """Return the client's role for authorization, with the role of the proxy through which the client connects, if
+        there is one.
+        """
         return self._identity.principal
 
     @property
@@ -109,7 +111,7 @@ class Call:
 
     @property
     def original_principal(self) -> str:
-        """The role of the client of a proxy; "" without a proxy."""
+        """The client's role if the call comes through a proxy; "" otherwise."""
         return "" if self._identity.proxy_role is None else self._identity.role or ""
 
     @property
@@ -119,8 +121,8 @@ class Call:
 
     @property
     def holder(self) -> Holder:
-        """Return the account for fair queues and shares of limited resources: the role of this call, or the client's
-        address without a role.
+        """Return the account for fair queues and for shares of limited resources: the role of this call, or the
+        client's address if the call has no role.
         """
         return self.share.holder
 
@@ -148,8 +150,8 @@ class Call:
         return self.topic_name_of(self.domain())
 
     def topic_name_of(self, domain: str) -> TopicName:
-        """Return the topic name in the path, with `domain`, for paths without a domain segment. Raises AdminError 412
-        if the name is invalid.
+        """Return the name of the path's topic in `domain`, for paths that do not contain the domain. Raises AdminError
+        412 if the name is invalid.
         """
         names = (self.name(key) for key in ("tenant", "namespace", "topic"))
         try:
@@ -202,13 +204,13 @@ class Call:
 
     async def look(self, steps: Generator[None, None, T]) -> T:
         """Run `steps`, a generator that yields between short steps of a long query, and return its result. Other tasks
-        run in between. Raises AdminError 503 if too many queries wait.
+        run in between. Raises AdminError 503 if too many queries wait, or if this query waits too long.
         """
         return await self.share.look(steps, self.runtime.clock)
 
     async def body(self, *, is_content: bool = True) -> bytes:
-        """Read the request body, with limits of size and time. Messages and schemas (`is_content`) may be larger than
-        other bodies.
+        """Read the request body. Messages and schemas (`is_content`) may be larger than other bodies. Raises AdminError
+        413 if the body is too large, 408 if it does not arrive in time, 503 if no memory becomes free, and ClientGone.
         """
         key, limit = "maxHttpRequestBodyBytes", self.config.max_http_request_body_bytes
         if not is_content and self.config.max_http_document_bytes < limit:
@@ -244,7 +246,9 @@ class Call:
             ) from error
 
     async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
-        """Return the decoded body, or None if the body is empty or `null`."""
+        """Return the decoded body, or None if the body is empty or `null`. Raises BadBody if the body is not JSON of
+        `body_type`, and the errors of `body`.
+        """
         return await self._document(await self.body(is_content=is_content), body_type)
 
     async def _document(self, body: bytes, body_type: type[T]) -> T | None:
@@ -274,7 +278,9 @@ class Call:
         return value
 
     async def text(self) -> str:
-        """Return the body as text: a JSON string, or the unquoted text of the Java admin client; "" without a body."""
+        """Return the body as text: a JSON string, or the unquoted text of the Java admin client; "" without a body.
+        Raises BadBody if the body is not a JSON string or UTF-8.
+        """
         body = (await self.body(is_content=False)).strip()
         try:
             return msgspec.json.decode(body, type=str) if body.startswith(b'"') else body.decode()
@@ -282,11 +288,15 @@ class Call:
             raise BadBody(str(error)) from error
 
     async def json(self, body_type: type[T], *, is_content: bool = False) -> T:
-        """Return the decoded body. Raises AdminError 400 if it is empty."""
+        """Return the decoded body. Raises BadBody if the body is empty, `null`, or not JSON of `body_type`, and the
+        errors of `body`.
+        """
         return _required(await self.optional_json(body_type, is_content=is_content))
 
     async def optional_place(self) -> ResetCursorData | None:
-        """Return the message id in the body (also `earliest` or `latest`); None without a body."""
+        """Return the message id in the body (also `earliest` or `latest`); None without a body. Raises BadBody for
+        other content.
+        """
         body = await self.body(is_content=False)
         end = _ENDS.get(body.strip())
         if end is not None:
@@ -309,7 +319,9 @@ class Call:
             await self.broker.broker_context.authorization.require_superuser(self.principal)
 
     async def require_tenant_admin(self, tenant: str) -> None:
-        """Check that the role administers `tenant`. The error does not reveal whether the tenant exists."""
+        """Check that the role administers `tenant`. Raises AdminError 401 otherwise. The error does not reveal whether
+        the tenant exists.
+        """
         with _refused_with(401):
             await self.broker.broker_context.authorization.require_tenant_admin(tenant, self.principal)
 
@@ -342,8 +354,8 @@ class Call:
             await self.broker.broker_context.authorization.require_list_topics(namespace, self.principal)
 
     def record_refusal(self, target: str, error: AdminError) -> None:
-        """Write an audit record, if `error` refuses the access to a part of the request, such as one of its topics. The
-        response to the request has its own status.
+        """Write an audit record if `error` is a refusal of access. `target`: the part of the request to which access
+        was refused, such as one of several topics. The call itself may succeed.
         """
         cause = cause_of(error)
         if cause is not None:
@@ -379,7 +391,7 @@ def json_response(value: object) -> Response:
 
 
 def json_with_nulls(value: object) -> Response:
-    """Return a response with `value` as JSON, in which None becomes null (unknown)."""
+    """Return a response with `value` as JSON, in which None becomes null, which means unknown."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 

@@ -30,14 +30,16 @@ from pybroker.model.names import TopicName
 async def existing_topic(call: Call, name: TopicName | None = None) -> Topic:
     """Return the persistent topic `name` (default: the topic in the path), loaded if necessary.
 
-    Raises AdminError 404 if it does not exist, 405 if it is non-persistent.
+    Raises TopicNotFound if the topic does not exist or is partitioned, AdminError 404 if its namespace does not exist,
+    AdminError 405 if the topic is non-persistent.
     """
     return persistent(await existing_any_topic(call, name))
 
 
 async def existing_any_topic(call: Call, name: TopicName | None = None) -> TopicBase:
     """Return the persistent or non-persistent topic `name` (default: the topic in the path), loaded if necessary.
-    Raises AdminError 404 if it does not exist.
+
+    Raises TopicNotFound if the topic does not exist or is partitioned, AdminError 404 if its namespace does not exist.
     """
     name = name or call.topic_name()
     namespace_of_topics(call, name.namespace)
@@ -71,8 +73,8 @@ def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
 
 
 async def existing_subscription(call: Call) -> Subscription:
-    """Return the subscription in the path. Checks that the role may consume. Raises AdminError 404 if the subscription or
-    its topic does not exist.
+    """Return the subscription in the path. Checks that the role may consume. Raises TopicNotFound or
+    SubscriptionNotFound if the topic or the subscription does not exist, AdminError 405 if the topic is non-persistent.
     """
     await call.require_consume(call.topic_name(), call.name("subscription"))
     topic = await existing_any_topic(call)
@@ -94,8 +96,8 @@ def require_persistent(call: Call, what: str, status: int = 405) -> None:
 
 
 async def require_persistent_subscription(call: Call, what: str) -> None:
-    """Check that the topic is persistent (otherwise 405) and that the role may consume (otherwise 401 or 403). `what`
-    names the operation in the error text.
+    """Check that the role may consume (otherwise 401) and that the topic in the path is persistent (otherwise 405).
+    `what` names the operation in the error text.
     """
     await call.require_consume(call.topic_name(), call.name("subscription"))
     require_persistent(call, what)
@@ -103,7 +105,9 @@ async def require_persistent_subscription(call: Call, what: str) -> None:
 
 @contextmanager
 def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase | None = None) -> Iterator[None]:
-    """Convert the store errors of a block to AdminError 503 or 404, if the topic or subscription was closed meanwhile."""
+    """Convert a StoreError that is raised within this context: to ServiceNotReady if the topic is being unloaded, to
+    SubscriptionNotFound if the subscription was deleted meanwhile. Other errors stay unchanged.
+    """
     try:
         yield
     except StoreError as error:
@@ -115,9 +119,10 @@ def while_served(topic: TopicBase | TopicContext, subscription: SubscriptionBase
 
 
 async def on_each_topic(call: Call, action: Callable[[Topic], Awaitable[None]]) -> None:
-    """Run `action` on the persistent topic in the path, or on each of its partitions, then raise the first error.
+    """Run `action` on the persistent topic in the path, or on each of its partitions. After an error, the remaining
+    partitions are still processed; then the first error is raised.
 
-    The call is forwarded to the owners of partitions that other brokers serve.
+    For partitions that other brokers serve, the call is forwarded to these brokers.
     """
 
     async def act(topic: TopicBase) -> None:
@@ -162,9 +167,10 @@ async def on_subscription(call: Call, action: Callable[[Subscription], Awaitable
 
 
 async def on_each_subscription(call: Call, action: Callable[[Subscription], Awaitable[None]]) -> list[Any]:
-    """Run `action` on the subscription in the path, under its lock, on the persistent topic or each of its partitions.
-    Partitions of other brokers: the same request is sent to their owners, and its responses are returned. Checks that
-    the role may consume.
+    """Run `action` on the subscription in the path, under its lock; for a partitioned topic, on the subscription of
+    each partition. The topic must be persistent. Checks that the role may consume.
+
+    For partitions that other brokers serve, the call is forwarded to these brokers. Returns their decoded responses.
     """
 
     async def act(_topic: TopicBase, subscription: SubscriptionBase) -> None:
@@ -184,9 +190,10 @@ async def on_each_subscription(call: Call, action: Callable[[Subscription], Awai
 async def on_each_any_subscription(
     call: Call, action: Callable[[TopicBase, SubscriptionBase], Awaitable[None]]
 ) -> list[Any]:
-    """Run `action` on the subscription in the path, under its lock, on the topic (persistent or not) or each of its
-    partitions. Partitions of other brokers: the same request is sent to their owners, and its responses are returned.
-    Checks that the role may consume.
+    """Run `action` on the subscription in the path, under its lock; for a partitioned topic, on the subscription of
+    each partition. The topic may be non-persistent. Checks that the role may consume.
+
+    For partitions that other brokers serve, the call is forwarded to these brokers. Returns their decoded responses.
     """
     name = call.name("subscription")
     await call.require_consume(call.topic_name(), name)

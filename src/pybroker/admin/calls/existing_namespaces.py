@@ -42,15 +42,17 @@ def existing_namespace(
 
 
 def namespace_of_topics(call: Call, namespace: NamespaceName) -> NamespacePolicies:
-    """Return the policies of the namespace. Raises AdminError 404 with the text that Pulsar uses for topic operations."""
+    """Return the policies of the namespace. If it does not exist, raises AdminError 404 with the text that Pulsar uses
+    for topic operations.
+    """
     return existing_namespace(call, namespace, "Namespace not found")
 
 
 async def listed_topics(
     call: Call, namespace: NamespaceName, domain: str | None, *, include_system: bool = False
 ) -> list[str]:
-    """Return the full names of the namespace's topics in one domain (None: both), with memory reserved for the list.
-    Raises AdminError 503 without enough memory.
+    """Return the full names of the namespace's topics in one domain, or in both if `domain` is None. Memory for the
+    list is reserved until the call ends. Raises AdminError 503 without enough memory.
     """
     directory = call.broker.directory
     room = await call.share.of_lists(directory.expected_bytes(namespace))

@@ -74,11 +74,15 @@ class Share:
         self._held = AsyncExitStack()
 
     async def of_requests(self, size_bytes: int) -> None:
-        """Reserve memory for a request body. Raises AdminError 503."""
+        """Reserve memory for a request body. Raises AdminError 503 if no memory becomes free in time, or if too many
+        requests wait for memory.
+        """
         await self._hold(self.limits.memory.requests, size_bytes, "bodies", "httpMaxRequestBytes")
 
     async def of_answers(self, size_bytes: int) -> None:
-        """Reserve memory for a complete response. Raises AdminError 503."""
+        """Reserve memory for a complete response. Raises AdminError 503 if no memory becomes free in time, or if too
+        many requests wait for memory.
+        """
         limits = self.limits
         part = limits.memory.answers
         most_bytes = part.most_bytes // WAITING_ANSWERS
@@ -91,19 +95,22 @@ class Share:
             limits.waiting_answer_bytes -= size_bytes
 
     async def of_views(self, size_bytes: int) -> None:
-        """Reserve memory for messages that the response shows. Raises AdminError 503."""
+        """Reserve memory for messages that the response shows. Raises AdminError 503 if no memory becomes free in time,
+        or if too many requests wait for memory.
+        """
         await self._hold(self.limits.memory.views, size_bytes, "viewed messages", "httpMaxViewedMessageBytes")
 
     async def of_lists(self, size_bytes: int) -> Holding:
-        """Reserve memory for lists of topic names, at the latest until `close`; the caller can release the returned
-        reservation earlier. Raises AdminError 503 if no memory becomes free in time.
+        """Reserve memory for lists of topic names. The caller can release the returned reservation before `close` does.
+        Raises AdminError 503 if no memory becomes free in time, or if too many requests wait for memory.
         """
         return await self._hold(self.limits.memory.lists, size_bytes, "lists of topics", "")
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """Permit the decoding of a large JSON document within this context, one document at a time. Raises AdminError
-        503.
+        """Hold the permit to decode a large JSON document within this context. Only one document of all requests is
+        decoded at a time. Raises AdminError 503 if the permit does not become free in time, or if too many requests
+        wait for it.
         """
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)
@@ -122,7 +129,8 @@ class Share:
         """Run `steps`, a generator that yields between short steps of a long query, and return its result. Other tasks
         run in between.
 
-        At most LOOKS_AT_ONCE queries run concurrently. Raises AdminError 503 if too many wait.
+        At most LOOKS_AT_ONCE queries run concurrently. Raises AdminError 503 if too many queries wait, or if this query
+        waits too long.
         """
         limits = self.limits
         try:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 async def listed_everywhere(
     call: Call, namespace: NamespaceName, domain: str | None, *, include_system: bool = False
 ) -> list[str]:
-    """Return the full names of the namespace's topics in one domain (None: both), including the non-persistent topics
-    at other brokers.
+    """Return the full names of the namespace's topics in one domain, or in both if `domain` is None, including the
+    non-persistent topics at other brokers.
 
-    Raises AdminError and ServiceNotReady if a broker does not respond.
+    Raises AdminError or ServiceNotReady if a broker does not respond.
     """
     names = await listed_topics(call, namespace, domain, include_system=include_system)
     ownership = call.broker.ownership

@@ -28,7 +28,8 @@ async def looked_up_owner(
     broker acquires the bundle if the bundle has no owner.
 
     `probe_s`: seconds within which the broker that assigns the bundle must respond to an HTTP request. Raises
-    TimeoutError, AdminError, TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+    ServiceNotReady, TimeoutError or AdminError if that broker does not assign an owner, TopicNotFound if the namespace
+    does not exist, MetadataError, and StoreError.
     """
     owner = await ownership.owner_of(name, None, is_authoritative=is_authoritative)
     if owner.kind is not OwnerKind.REDIRECT:
@@ -41,16 +42,16 @@ async def looked_up_owner(
     assigning = shown_broker(ownership, owner.urls)
     if not await others.is_answering(url, probe_s):
         raise ServiceNotReady(
-            f"broker {assigning}, which must assign an owner to the bundle of {name}, does not respond: send the request again "
-            "later, or restart that broker"
+            f"broker {assigning}, which must assign an owner to the bundle of topic {name}, does not respond: send the request "
+            "again later, or restart that broker"
         )
     async with asyncio.timeout(LOOKUP_WAIT_S):
         await others.call(url, "GET", path, patience_s=0)
     found = await ownership.present_owner(ownership.bundle_of(name))
     if found is None:
         raise ServiceNotReady(
-            f"broker {assigning}, which must assign an owner to the bundle of {name}, has assigned none: send the request again "
-            "later"
+            f"broker {assigning}, which must assign an owner to the bundle of topic {name}, has not done so: send the request "
+            "again later"
         )
     return found
 

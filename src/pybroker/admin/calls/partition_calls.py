@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 async def other_owner(call: Call, name: TopicName) -> Owner | None:
-    """Return the broker that owns the partition `name`, or, if none does, the broker that assigns an owner. None if this
-    broker serves the partition.
+    """Return the broker that owns the partition `name`; if the partition has no owner, the broker that assigns an
+    owner. None if this broker serves the partition.
     """
     ownership = call.broker.ownership
     if ownership is None:

@@ -31,8 +31,9 @@ _NO_BUNDLE = frozenset({LARGEST, HOT})
 
 
 async def elsewhere(call: Call, ownership: BundleOwnership, place: ServedAt) -> Response | None:
-    """Return a redirect to the broker that must handle the call by the rule `place` of its route. None if this broker
-    must, or if the handler itself reports the error.
+    """Apply the rule `place` of a route to a call. Return a redirect to the broker that must handle the call, 204 for
+    the unload of a bundle without an owner, or None if this broker must run the handler. None also for an invalid
+    path, which the handler then reports.
     """
     match place:
         case ServedAt.TOPIC_OWNER:
@@ -93,10 +94,11 @@ async def _to_bundle_owner(call: Call, ownership: BundleOwnership, *, may_acquir
 
 
 def is_moved_by_leader(ownership: BundleOwnership, owner: Owner) -> bool:
-    """Return whether this broker must unload a bundle without a redirect to its owner: this broker is the leader, and
-    `owner` is a Java broker.
+    """Return whether this broker must handle the unload of a bundle to a destination, although `owner` owns the bundle.
+    True if this broker is the leader and `owner` is a Java broker.
 
-    A Java broker sends an unload with a destination back to the leader, so the leader sends it an unload without one.
+    A Java broker sends an unload with a destination back to the leader. Therefore the leader assigns the bundle to the
+    destination, and redirects the call to the owner without the parameter for the destination.
     """
     return owner.kind is OwnerKind.OTHER and not owner.is_pybroker and ownership.registry.is_leader()
 
@@ -140,8 +142,8 @@ def _to(
 def redirect(
     call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None, without: str = ""
 ) -> Response:
-    """Return a redirect (307) to another broker, with the same path or with `path`. As in Pulsar, a redirect by the
-    leader is authoritative.
+    """Return a redirect (307) to the broker at `addresses`, with the same path or with `path`. As in Pulsar, a redirect
+    by the leader is authoritative: that broker acquires a bundle without an owner.
 
     `without`: a query parameter that is removed.
     """
@@ -163,6 +165,8 @@ def redirect_with(
 
 
 def base_url(addresses: LookupResult, scheme: str) -> str:
-    """Return the URL of another broker's REST API. It uses HTTPS if the request does and the broker supports it."""
+    """Return the URL of another broker's REST API; "" if it has none. HTTPS is preferred if `scheme`, that of the
+    request, is `https`, and HTTP otherwise.
+    """
     plain, tls = addresses.http_url, addresses.http_url_tls
     return ((tls or plain) if scheme == "https" else (plain or tls)).rstrip("/")

@@ -1,4 +1,6 @@
-"""REST routes: makes an ASGI application of a handler, which receives a `Call` and returns a response."""
+"""REST routes. The handler of a route receives a `Call` and returns a response; `HandlerApp` makes it an ASGI
+application.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class RowBudget:
         self._room = room
 
     def take(self, rows: int) -> int:
-        """Reserve up to `rows` rows. Return their number."""
+        """Reserve up to `rows` rows. Return the number of reserved rows; 0 if none are left."""
         taken = min(rows, self._left)
         self._left -= taken
         self._used += taken
@@ -107,8 +107,8 @@ class BrokerParts:
         """Brokers that did not respond, with the time from which they are asked again."""
 
     async def ask(self, ownership: BundleOwnership, max_rows: int) -> list[BrokerPart]:
-        """Return the parts of all other registered brokers, by id. Brokers that do not respond have a `problem`.
-        `max_rows`: limit for all brokers together.
+        """Return the parts of all other registered brokers, sorted by broker id. A part without complete figures states
+        the reason in `problem`. `max_rows`: limit for all brokers together.
         """
         own = ownership.registry.own_broker.broker_id
         brokers = [each for name, each in sorted(ownership.registry.brokers().items()) if name != own]
@@ -139,7 +139,7 @@ class BrokerParts:
                 part = await self._with_bundles(part, others, url)
                 if not part.is_pybroker:
                     version = f" (version {broker.version})" if broker.version else ""
-                    return part._replace(problem=f"is a Java broker{version}, which has no figures for this list")
+                    return part._replace(problem=f"is a Java broker{version}, which sends no figures for this list")
                 return await self._with_topics(part, others, url, budget)
         except TimeoutError:
             return self._failure(part, f"has not sent its topics within {DEADLINE_S:g} seconds")
@@ -185,7 +185,9 @@ class BrokerParts:
 
 
 def checked_page(answer: Any) -> Page:
-    """Return the page in a decoded JSON response. Raises ValueError, also for names that are not full topic names."""
+    """Return the page in a decoded JSON response. Raises ValueError if the JSON is not a page, or contains a name that
+    is not a full topic name.
+    """
     page = msgspec.convert(answer, Page)
     for each in (*(row.name for row in page.topics), *(stuck.topic for stuck in page.stuck)):
         if "://" not in each or each.count("/") < SLASHES_OF_TOPIC:
@@ -194,7 +196,9 @@ def checked_page(answer: Any) -> Page:
 
 
 def bundles_by_namespace(owned: Iterable[str]) -> dict[str, list[Bundle]]:
-    """Group bundle names such as `tenant/namespace/0x00000000_0x40000000` by namespace. Raises ValueError for others."""
+    """Group bundle names such as `tenant/namespace/0x00000000_0x40000000` by namespace. Raises ValueError for a name of
+    another form.
+    """
     found: dict[str, list[Bundle]] = {}
     for name in owned:
         namespace, _, bounds = name.rpartition("/")

@@ -94,7 +94,7 @@ class ClusterRoutes:
         )
 
     async def list_bundles(self, call: Call) -> Response:
-        """List the bundles of all namespaces with their owners and last reported figures, in pages."""
+        """List the bundles of all namespaces in pages, with their owners and the figures that the owners last reported."""
         await call.require_superuser()
         offset, limit = call.query_integer("offset", 0), call.query_integer("limit", DEFAULT_BUNDLES)
         if not 1 <= limit <= MAX_BUNDLES or offset < 0:

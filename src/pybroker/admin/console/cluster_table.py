@@ -33,7 +33,7 @@ class ClusterView(NamedTuple):
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """Findings about other brokers, each with the member `broker`."""
+        """Findings about other brokers. The member `broker` of each finding is the broker id."""
         return [{**each, "broker": part.broker.broker_id} for part in self.parts for each in part.findings]
 
 
@@ -47,8 +47,10 @@ class ClusterTable:
         self._shared = SharedAnswer(broker.runtime, self._make, _view_bytes)
 
     async def current(self) -> ClusterView:
-        """Return a table that is at most two seconds old. Brokers that do not respond are missing in it, and delay it by
-        at most four seconds once in ten seconds.
+        """Return a table that is at most two seconds old, or older if its computation took long (`shared_answer.py`).
+
+        The topics of brokers that do not respond are missing. Waiting for these brokers delays the result by at most
+        four seconds, once in ten seconds.
         """
         if self._broker.ownership is None:
             table = await self._local.current()

@@ -53,7 +53,9 @@ class _Session(NamedTuple):
 
 
 class ConsoleLogin:
-    """The logins and sessions of one broker. At most `consoleOpenIDMaxSessions`; a new session ends the oldest."""
+    """The pending logins and the sessions of one broker. The number of sessions is at most `consoleOpenIDMaxSessions`;
+    a further session ends the oldest one.
+    """
 
     def __init__(self, broker: BrokerService) -> None:
         config = broker.runtime.config
@@ -93,7 +95,9 @@ class ConsoleLogin:
     # --- requests with a session ---------------------------------------------------------------------------------------
 
     def add_credentials(self, scope: Scope) -> None:
-        """Add the token of the session as the header Authorization, unless the request has this header."""
+        """Add the token of the request's session as the header Authorization. Does nothing without a session, or if the
+        request already has this header.
+        """
         if not self._sessions:
             return
         headers = Headers(scope=scope)
@@ -106,15 +110,17 @@ class ConsoleLogin:
     # --- routes --------------------------------------------------------------------------------------------------------
 
     async def get_sign_in(self, call: Call) -> Response:
-        """Return how users sign in: `openid` is whether `/console/login` can be used, and `session` whether the caller has
-        a session.
+        """Return two flags: `openid`, whether `/console/login` can be used, and `session`, whether the caller has a
+        session.
         """
         session = self._sessions.get(_cookie(call.headers, self._session_name))
         has_session = session is not None and session.expires_at_s > self._clock.wall_ms() / 1000
         return json_response({"openid": self._flow is not None, "session": has_session})
 
     async def login(self, call: Call) -> Response:
-        """Send the browser to the identity provider."""
+        """Redirect the browser (302) to the identity provider. 404 if the login is not configured, 503 if the identity
+        provider does not respond correctly.
+        """
         flow = self._required_flow()
         try:
             url, pending = await flow.begin(self._redirect_uri(call))
@@ -123,7 +129,9 @@ class ConsoleLogin:
         return self._redirect(url, self._set(self._login_name, self._signed(pending), LOGIN_S, "Lax"))
 
     async def callback(self, call: Call) -> Response:
-        """Begin the session of a user who comes back from the identity provider."""
+        """Complete a login after the identity provider has redirected the browser to this path: begin a session, and
+        redirect to the console. 400 if the login is unknown or expired, 401 if it is refused.
+        """
         flow = self._required_flow()
         pending = self._pending(_cookie(call.headers, self._login_name))
         state = call.query("state") or ""
@@ -152,7 +160,7 @@ class ConsoleLogin:
         )
 
     async def logout(self, call: Call) -> Response:
-        """End the session of the caller."""
+        """End the session of the caller, and delete its cookie. 204 also without a session."""
         if PAGE_HEADER not in call.headers:
             raise AdminError(400, f"The request needs the header {PAGE_HEADER}, which the pages of the console send")
         self._sessions.pop(_cookie(call.headers, self._session_name), None)
@@ -172,7 +180,7 @@ class ConsoleLogin:
             if urlsplit(uri).netloc.lower() == host:
                 return uri
         raise AdminError(
-            400, f"Cannot sign in at {host[:100]!r}: consoleOpenIDRedirectUris has no address of this host"
+            400, f"Cannot sign in at {host[:100]!r}: consoleOpenIDRedirectUris contains no address of this host"
         )
 
     def _redirect(self, location: str, *cookies: tuple[bytes, bytes]) -> Response:

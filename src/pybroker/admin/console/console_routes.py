@@ -55,7 +55,7 @@ LISTED = (
     Query("order", "`desc`: largest first", str, values=("asc", "desc")),
     Query("loaded", "only loaded topics", bool),
     Query("broker", "in a cluster: only topics of the broker with this id"),
-    Query("local", "in a cluster: only what this broker knows, without asking other brokers", bool),
+    Query("local", "in a cluster: only data of this broker, without requests to other brokers", bool),
     Query("offset", "number of skipped rows", int, 0),
     Query("limit", f"maximum number of rows, up to {MAX_ROWS}", int, DEFAULT_ROWS),
 )
@@ -100,7 +100,7 @@ class ConsoleRoutes:
 
     async def list_topics(self, call: Call) -> Response:
         """List the topics of all namespaces that the caller may list, with their rates and backlogs, in pages. In a
-        cluster, with the figures of all brokers; `brokers` states which brokers' figures are missing.
+        cluster, the list contains the figures of all brokers; `brokers` states which figures are missing.
         """
         asked = _asked(call)
         view = await self._view(call)
@@ -129,8 +129,8 @@ class ConsoleRoutes:
         return json_with_nulls(page_of(table, findings, offset, limit))
 
     async def list_stuck(self, call: Call) -> Response:
-        """List stuck topics in pages, each with its most important finding. In a cluster, of all brokers; `brokers`
-        states which brokers' topics are missing.
+        """List stuck topics in pages, each with its most important finding. In a cluster, the list contains the topics
+        of all brokers; `brokers` states which are missing.
 
         Blocked topics come first, then the largest backlogs. The list contains topics that the caller may list and
         consume from. A superuser also gets findings about whole brokers.
@@ -277,8 +277,8 @@ class ConsoleRoutes:
         return await self._stream(call, Subject(), call.require_superuser)
 
     async def watch_topic(self, call: Call) -> Response:
-        """Stream one topic's figures as server-sent events. The topic is not loaded for this; points contain no figures
-        while it is not loaded.
+        """Stream one topic's figures as server-sent events. This does not load the topic. While the topic is not
+        loaded, points contain no figures.
         """
         name = call.topic_name()
         return await self._stream(call, Subject(name), lambda: call.require_lookup(name))
@@ -297,7 +297,9 @@ class ConsoleRoutes:
         return LiveStream(self.sampler, subject, call.holder, viewer)
 
     async def close(self) -> None:
-        """End the live streams. Must be called before the server waits for its requests."""
+        """End the live streams. Must be called before the server waits for running requests, because streams are such
+        requests.
+        """
         await self.sampler.close()
 
 

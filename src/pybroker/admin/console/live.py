@@ -127,8 +127,8 @@ class Watched:
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
     def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
-        """Return the growth of `counters` per second since the previous sample of the object `of`; () at its first
-        sample.
+        """Return the growth of `counters` per second since the previous call with the same object `of`. All rates are
+        None if the previous call was for another object.
         """
         elapsed_s = (now_ms - self.counted_ms) / 1000
         found: Numbers = (None,) * len(counters)
@@ -141,14 +141,18 @@ class Watched:
 
 
 def disk_of(broker: BrokerService) -> dict[str, float | None]:
-    """Return the last measured size and free space of the data directory's file system; None for unknown values."""
+    """Return the last measured size and free space of the data directory's file system, in bytes; None for unknown
+    values.
+    """
     figures = broker.ledgers.store.figures()
     total_bytes = figures.get("file_system_bytes")
     return {"diskBytes": total_bytes or None, "diskFreeBytes": figures["free_bytes"] if total_bytes else None}
 
 
 class LiveSampler:
-    """Periodic sampler of all subjects with viewers. The HTTP server closes it before it waits for running requests."""
+    """Periodic sampler of all subjects with viewers. The HTTP server closes the sampler before it waits for running
+    requests.
+    """
 
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
@@ -181,18 +185,18 @@ class LiveSampler:
 
     @property
     def challenge_s(self) -> float:
-        """Time before the expiry of credentials at which the viewer is asked for new ones."""
+        """Number of seconds before the expiry of credentials at which the viewer is asked for new credentials."""
         return self._runtime.config.authentication_refresh_check_seconds
 
     def room_of_stream(self) -> Holding:
-        """Reserve the memory of one stream. The caller closes the reservation with the stream."""
+        """Reserve the memory of one stream. The caller closes the returned reservation when the stream ends."""
         room = Holding(self._runtime.memory, self._runtime.memory.answers)
         room.count(STREAM_BYTES)
         return room
 
     def watch(self, stream: LiveStream) -> Watched:
-        """Add a viewer, which `leave` removes. Raises AdminError 503 at consoleMaxLiveConnections, or if the broker is
-        stopping.
+        """Add the viewer of `stream` until `leave` is called, and return the sampled points of its subject. Raises
+        AdminError 503 if consoleMaxLiveConnections is reached or the broker is stopping.
         """
         subject, holder = stream.subject, stream.holder
         if self.is_closed:
@@ -344,7 +348,9 @@ class Viewer:
         return self.identity.expires_within(seconds, self._runtime.clock.wall_ms() / 1000)
 
     async def refusal(self) -> str | None:
-        """Return why the stream must end; None while it may continue."""
+        """Return the reason why the stream must end: expired credentials, or a missing permission. None while the
+        stream may continue.
+        """
         if self.expires_within(0):
             return "the credentials have expired"
         try:
@@ -390,7 +396,7 @@ class LiveStream(Response):
             sampler.leave(self)
 
     async def _why_ended(self) -> str | None:
-        return "an operator has ended it" if self.is_ended else await self._viewer.refusal()
+        return "an operator has ended the stream" if self.is_ended else await self._viewer.refusal()
 
     async def _tell(self, send: Send, watched: Watched) -> None:
         async def event(name: str, value: object) -> None:

@@ -22,7 +22,7 @@ KEPT_S = 30.0
 
 
 class Timed(Protocol):
-    """An answer with the start (monotonic clock) and the cost of its computation."""
+    """An answer, with the start (monotonic clock) and the duration of its computation in milliseconds."""
 
     @property
     def monotonic_ms(self) -> float: ...
@@ -58,7 +58,12 @@ class SharedAnswer(Generic[AnswerT]):
         return self._answer is not None
 
     async def current(self) -> AnswerT:
-        """Return an answer that is fresh. Concurrent callers share one computation."""
+        """Return the stored answer while it is fresh, otherwise compute a new answer. Concurrent callers share one
+        computation.
+
+        An answer is fresh for FRESH_MS, or for FRESH_FOR_ITS_COST times the duration of its computation if that is
+        longer.
+        """
         async with self._lock:
             self._asked_ms = self._runtime.clock.monotonic_ms()
             if self._answer is None or not self._is_fresh(self._answer):

@@ -116,7 +116,7 @@ class Table(NamedTuple):
 
 
 class TopicTable:
-    """Cache of the table."""
+    """Cache of the table of all topics with the figures of this broker."""
 
     def __init__(self, broker: BrokerService, rates: RateSampler) -> None:
         self._broker = broker
@@ -131,7 +131,9 @@ class TopicTable:
         return self._shared.is_kept
 
     async def current(self) -> Table:
-        """Return a table that is at most two seconds old. Concurrent callers share one computation."""
+        """Return a table that is at most two seconds old, or older if its computation took long (`shared_answer.py`).
+        Concurrent callers share one computation.
+        """
         return await self._shared.current()
 
     # --- computation --------------------------------------------------------------------------------------------------
@@ -336,8 +338,8 @@ async def find_stuck(
     may_explain: Callable[[str], Awaitable[bool]],
     clock: Any,
 ) -> list[StuckRow]:
-    """Return the stuck topics that the caller may list and explain, worst first: those whose names contain all words of the
-    request, and which the requested broker serves, if the request names a broker.
+    """Return the stuck topics that the caller may list and explain, in the order of `worst_first`. Their names contain
+    all words of the request. If the request names a broker, that broker serves all returned topics.
     """
     listed = await kept(table.stuck, may_list, clock)
     found: list[StuckRow] = []
@@ -356,7 +358,7 @@ async def find_stuck(
 
 
 def worst_first(found: Iterable[StuckRow]) -> list[StuckRow]:
-    """Sort blocked topics first, then by backlog, then by duration of the stall."""
+    """Return the stuck topics in this order: blocked topics first, then the largest backlog, then the longest stall."""
     return sorted(
         found, key=lambda each: (not each.is_blocked, -each.backlog_entries, each.finding["since"] or 0, each.topic)
     )

@@ -66,7 +66,9 @@ class BulkReads:
         self.refused = 0
 
     def figures(self) -> dict[str, float]:
-        """Return counters by name: running bulk reads, and totals of sent, delayed and rejected reads."""
+        """Return counters by name: running and waiting bulk reads, and totals of sent bytes and entries, of delays by
+        the rate limit, and of rejected reads.
+        """
         return {
             "bulk_reads": self.permits.taken,
             "bulk_reads_waiting": self.permits.waiting,
@@ -84,7 +86,7 @@ class BulkReads:
     @asynccontextmanager
     async def permit(self, holder: Holder) -> AsyncIterator[None]:
         """Hold a permit to send a response within this context; holders (roles or addresses) get fair shares. Raises
-        AdminError 429.
+        AdminError 429 if no permit becomes free within `bulkReadPendingTimeoutMs`, or if too many reads wait.
         """
         try:
             async with self.permits.held(holder, self._config.bulk_read_pending_timeout_ms / 1000):
@@ -120,7 +122,7 @@ class BulkReads:
             room.close()
 
     async def pass_bytes(self, namespace: NamespaceName, size_bytes: int) -> None:
-        """Wait until the bulk read rate of `namespace` permits `size_bytes`."""
+        """Wait until the rate limit for bulk reads of `namespace` permits `size_bytes`."""
         rate = self._config.bulk_read_throttling_rate_per_namespace_in_byte
         if rate <= 0:
             return

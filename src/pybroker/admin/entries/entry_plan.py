@@ -89,7 +89,9 @@ class TopicShown(msgspec.Struct, omit_defaults=True):
 
 
 class PlanBudget:
-    """Remaining number of ledgers and split points in a response, and the deadline for waiting until transactions end."""
+    """Remaining number of ledgers and split points in a response, and the deadline for learning which transactions have
+    ended.
+    """
 
     def __init__(self, runtime: Runtime, rows: int = MAX_PLAN_ROWS) -> None:
         self._rows = rows
@@ -112,8 +114,8 @@ class PlanBudget:
 async def plan_of(
     topic: Topic, store: LedgerStore, asked: AskedTopic, budget: PlanBudget, *, with_points: bool
 ) -> TopicShown:
-    """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady if the end of a transaction in the
-    range does not become known in time.
+    """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady if the broker does not learn in time
+    whether a transaction in the range has ended.
     """
     place_at_time = None
     if asked.publishTime is not None:

@@ -90,10 +90,11 @@ async def directory(call: Call) -> Response:
 
 
 async def hold(call: Call) -> Response:
-    """Create, renew or move the leases of one reader. A lease expires unless it is renewed.
+    """Create, renew or move the leases of one reader. A lease expires unless it is renewed: repeat the request within
+    half of the returned `endsInMillis`.
 
-    Repeat the request within half of the returned time. After a restart of the broker, the next request creates the
-    leases again, and returns entries that were trimmed meanwhile.
+    After a restart of the broker, the next request creates the leases again. Its response lists in `lost` the requested
+    entries that were trimmed meanwhile.
     """
     asked = await call.json(AskedLeases)
     owner = _owner(call, asked.reader)
@@ -130,7 +131,9 @@ async def show(call: Call) -> Response:
 
 
 async def give_back(call: Call) -> Response:
-    """End the reader's leases on topics of the namespace. Leases of other roles stay. Return the affected topics."""
+    """End the leases of the reader on topics of the namespace. Return these topics. Leases that another role holds
+    under the reader's name stay.
+    """
     prefix = f"{PERSISTENT}://{call.namespace_name()}/"
     owner = _owner(call, call.name("reader"))
     leases = call.broker.broker_context.read_leases

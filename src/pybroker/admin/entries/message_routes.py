@@ -28,7 +28,7 @@ from pybroker.model.position import EARLIEST, Position
 
 EXAMINED = (
     Query("initialPosition", "start of counting", str, "latest", ("earliest", "latest")),
-    Query("messagePosition", "number of the entry from there, starting at 1", int, 1),
+    Query("messagePosition", "number of the entry, counted from initialPosition; the first is 1", int, 1),
 )
 INDEX = Query("index", "the index of a message", int, 0)
 
@@ -99,8 +99,8 @@ async def get_last_message_id(call: Call) -> Response:
 
 
 async def get_id_by_time(call: Call) -> Response:
-    """Return the id of the first entry that was published at or after a time. If there is none, return the next
-    position.
+    """Return the id of the first entry that was published at or after `timestamp` (Unix milliseconds). If there is
+    none, return the position after the last entry.
     """
     name = call.topic_name()
     await call.require_consume(name, "")

@@ -45,7 +45,9 @@ def is_slow_to_view(entry: bytes) -> bool:
 def message_view(
     position: Position, entry: bytes, max_body_bytes: int, *, is_aborted: bool = False, is_uncommitted: bool = False
 ) -> MessageView:
-    """Decode the entry at `position`. Raises AdminError 422 if it is unreadable, 413 if headers or body are too large."""
+    """Decode the entry at `position`. `is_aborted` and `is_uncommitted`, the state of its transaction, become headers.
+    Raises AdminError 422 if the entry is unreadable, 413 if headers or body are too large.
+    """
     metadata = _metadata(entry)
     start, end = metadata_span(entry)
     # Pulsar includes the frame around the metadata.

@@ -102,8 +102,8 @@ class RestProduceRoutes:
         ]
 
     async def publish(self, call: Call) -> Response:
-        """Publish messages. On a partitioned topic, the key selects the partition; messages without a key are
-        distributed round robin.
+        """Publish messages, and return one result for each. On a partitioned topic, the key selects the partition;
+        messages without a key are distributed round robin.
         """
         name = call.topic_name()
         await call.require_produce(name)
@@ -119,7 +119,7 @@ class RestProduceRoutes:
         )
 
     async def publish_to_partition(self, call: Call) -> Response:
-        """Publish messages to one partition."""
+        """Publish messages to one partition, and return one result for each."""
         name = call.topic_name()
         await call.require_produce(name)
         namespace_of_topics(call, name.namespace)
@@ -191,7 +191,7 @@ async def _published_elsewhere(call: Call, owner: Owner, name: TopicName, reques
         results = msgspec.convert(found, PublishResults)
         if len(results.messagePublishResults) != len(request.messages):
             raise ServiceNotReady(
-                f"the broker that owns {name} returned {len(results.messagePublishResults)} results for "
+                f"the broker that owns topic {name} returned {len(results.messagePublishResults)} results for "
                 f"{len(request.messages)} messages, so it is unknown which messages are stored: read the end of the topic "
                 "before you send the messages again"
             )

@@ -84,7 +84,7 @@ def whole_number(value: int | str, name: str) -> int:
 
 
 def schema_of(text: str) -> SchemaData:
-    """Parse the JSON of a SchemaInfo. Raises AdminError 400."""
+    """Return the schema in the JSON text of a SchemaInfo; DEFAULT_SCHEMA for "". Raises AdminError 400 for other text."""
     if not text:
         return DEFAULT_SCHEMA
     try:

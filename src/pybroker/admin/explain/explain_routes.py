@@ -239,8 +239,8 @@ def subscription_subject(subscription: SubscriptionBase) -> dict[str, Any]:
 
 
 def place_of(subscription: Subscription, key: bytes) -> HashOfKey | None:
-    """Return the hash of `key` and the consumer that owns the hash. None if the subscription type ignores keys, or
-    without consumers.
+    """Return the hash of `key`, with the consumer that owns the hash. None if the subscription type ignores keys, or if
+    there are no consumers.
     """
     key_order = subscription.key_order
     if key_order is None or not subscription.consumers:

@@ -29,8 +29,8 @@ PROBE_WAIT_S = 2.0
 
 
 def owner_shown(call: Call) -> dict[str, Any]:
-    """Return the JSON members for the bundle of the path's topic, and for this broker as its owner; empty for a
-    standalone broker.
+    """Return the JSON member `owner`: the bundle of the path's topic, and the id of this broker if it owns the bundle.
+    Empty for a standalone broker.
     """
     ownership, name = call.broker.ownership, call.topic_name()
     if ownership is None or not _has_bundle(call, name):
@@ -45,8 +45,8 @@ def _has_bundle(call: Call, name: TopicName) -> bool:
 
 
 async def explained_elsewhere(call: Call, name: TopicName) -> Response | list[Finding] | None:
-    """Return a redirect to the owner of topic `name`, or findings why no owner can explain it; None if this broker
-    explains the topic.
+    """Return a redirect to the owner of topic `name`, or findings that state why no owner can explain the topic; None
+    if this broker explains it.
     """
     ownership = call.broker.ownership
     if ownership is None or call.broker.partitioned.get(name) is not None:

@@ -23,9 +23,8 @@ LOAD_WAIT_S = 2.0
 
 
 async def topic_to_explain(call: Call) -> TopicBase | list[Finding] | Response:
-    """Return the topic of the path, the findings why it is not available, or a redirect to its owner.
-
-    Raises AdminError 404 if it does not exist.
+    """Return the topic of the path, findings that state why the topic is not available, or a redirect to its owner.
+    Raises TopicNotFound if the topic does not exist, AdminError 404 if its namespace does not exist.
     """
     name = call.topic_name()
     if (elsewhere := await explained_elsewhere(call, name)) is not None:

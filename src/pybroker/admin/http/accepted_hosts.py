@@ -35,7 +35,7 @@ class AcceptedHosts:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self | None:
-        """Return None if the configuration accepts any host."""
+        """Return the check that the configuration requires; None if it accepts any host."""
         allowed = [each.strip() for each in config.http_allowed_hosts if each.strip()]
         if ANY_HOST in allowed or not (allowed or is_loopback(config.bind_address)):
             return None
@@ -54,8 +54,8 @@ class AcceptedHosts:
         return name in self._names or name == LOCALHOST or name.endswith(f".{LOCALHOST}")
 
     def check(self, host_header: str | None) -> None:
-        """Check the Host header. Raises AdminError 421. A request without a Host header is accepted, because browsers
-        always send one.
+        """Check the Host header. Raises AdminError 421 if the host is not accepted. A request without a Host header is
+        accepted, because it cannot come from a browser, and only browsers are targets of DNS rebinding.
         """
         if host_header is None or self.accepts(host_header):
             return

@@ -72,7 +72,7 @@ class SessionCredentials(Protocol):
     """The credentials of users who have signed in with their browser."""
 
     def add_credentials(self, scope: Scope) -> None:
-        """Add the header Authorization to a request of such a user."""
+        """Add the header Authorization to the request in `scope` if it belongs to a signed-in user's session."""
 
 
 class Application:

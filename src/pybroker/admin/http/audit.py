@@ -33,7 +33,9 @@ def is_act(method: str, route_path: str) -> bool:
 def refused_access(
     scope: Scope, identity: Identity | None, address: str, status: int, failure: Exception | None
 ) -> RefusedAccess:
-    """Return the audit record of a request that is refused with `status`. `identity` None: it is not authenticated."""
+    """Return the audit record of a request that is refused with `status`. `identity` is None if the client is not
+    authenticated. `failure` is the error that refused the request, if there is one.
+    """
     is_unknown = identity is None and status == UNAUTHENTICATED
     cause = cause_of(failure) or (Cause.AUTHENTICATION if is_unknown else Cause.AUTHORIZATION)
     reason = failure.reason if isinstance(failure, AdminError) else "" if failure is None else str(failure)

@@ -47,7 +47,9 @@ class FileSender:
 
     @asynccontextmanager
     async def sending(self, timeout_s: float) -> AsyncIterator[SocketWriter]:
-        """Wait until earlier writes are complete, then yield the socket for one thread. Raises ClientGone."""
+        """Wait until earlier writes are complete, then yield the socket for one thread. Raises ClientGone if the client
+        has disconnected, or if the wait exceeds `timeout_s` seconds. The yielded writer has the same timeout.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while self._transport.get_write_buffer_size() and not self._transport.is_closing():  # noqa: ASYNC110
@@ -101,7 +103,7 @@ class SocketWriter:
                     self._socket.close()
 
     def release(self) -> None:
-        """Stop the thread of a cancelled request, and close the descriptor."""
+        """Close the descriptor. A `send` that still runs, because its request was cancelled, is stopped."""
         with self._lock:
             self._released.set()
             if not self._is_busy:

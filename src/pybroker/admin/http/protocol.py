@@ -174,7 +174,8 @@ class HttpProtocol(H11Protocol, Upgrade):
 
     def close_if_stalled(self, now_s: float, longest_s: float) -> None:
         """Close the connection if its client has read nothing for `longest_s` seconds. While a response is generated,
-        its writer enforces the deadline instead; after an upgrade, the other protocol has its own deadlines.
+        the writer of the response enforces the deadline instead; after an upgrade, the other protocol has its own
+        deadlines.
         """
         if self._upgraded is not None:
             return

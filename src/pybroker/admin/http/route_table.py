@@ -52,7 +52,7 @@ class RouteTable:
             (node.open_ends if is_open else node.ends).append(index)
 
     def router(self, path: str) -> Router:
-        """Return a router with the possible routes of the path, which tries them in order."""
+        """Return a router that tries the possible routes of the path in order."""
         found = tuple(sorted(self.candidates(path)))
         router = self._routers.get(found)
         if router is None:

@@ -38,7 +38,7 @@ class UpgradedConnection(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Close the connection soon, because the server stops."""
+        """Begin to close the connection, because the server stops."""
 
 
 class Reading(NamedTuple):
@@ -53,7 +53,9 @@ class Upgrade(ABC):
 
     @abstractmethod
     def hand_over(self, connection: UpgradedConnection, head: bytes) -> None:
-        """Send `head`, the complete response head with status 101, and give the connection to `connection`."""
+        """Send `head`, the complete response head with status 101. From then on, `connection` receives the data of the
+        client.
+        """
 
 
 class SwitchingProtocols(Response):

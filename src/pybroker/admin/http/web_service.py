@@ -16,8 +16,8 @@ class WebService(ABC):
 
     @abstractmethod
     def figures(self) -> dict[str, int | float]:
-        """Return the values of the service for the metrics page, by the keys of the broker's metrics."""
+        """Return the figures of the service for the metrics page, by name."""
 
     @abstractmethod
     async def close(self, deadline_s: float) -> None:
-        """Refuse new work, and end the present work within `deadline_s`. Idempotent."""
+        """Refuse new work, and end the running work within `deadline_s` seconds. Idempotent."""

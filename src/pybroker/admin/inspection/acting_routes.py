@@ -77,8 +77,8 @@ async def redeliver(call: Call) -> Response:
 
 
 async def disconnect_consumer(call: Call) -> Response:
-    """Close the consumers with a name, or with `consumerId` only one of them. Their messages are redelivered. Clients
-    reconnect.
+    """Close the consumers with the name in the path, or with `consumerId` only one of them. Their messages are
+    redelivered. Clients reconnect.
     """
     subscription_name, name = call.name("subscription"), call.name("consumer")
     await call.require_consume(call.topic_name(), subscription_name)
@@ -98,13 +98,13 @@ async def disconnect_consumer(call: Call) -> Response:
 
 
 async def disconnect_producer(call: Call) -> Response:
-    """Close the producer with a name. Its client reconnects."""
+    """Close the producer with the name in the path. Its client reconnects."""
     await call.require_topic_admin(call.topic_name())
     name = call.name("producer")
     topic = await existing_any_topic(call)
     producer = topic.producers.get(name)
     if producer is None:
-        raise AdminError(404, f"Producer {name} is not connected to {topic.name}")
+        raise AdminError(404, f"Producer {name} is not connected to topic {topic.name}")
     producer.close_from_broker()
     return no_content()
 

@@ -37,7 +37,8 @@ async def single_subscription(call: Call, what: str) -> Subscription:
 
 def key_order_of(subscription: Subscription, what: str) -> KeyOrderView:
     """Return the dispatcher's key state (draining and waiting hashes). Raises AdminError 412 if the subscription is not
-    Key_Shared. `what` names the requested list in the error text.
+    Key_Shared, or if no consumer has connected since its topic was loaded. `what` names the requested list in the error
+    text.
     """
     if (key_order := subscription.key_order) is not None:
         return key_order

@@ -42,7 +42,8 @@ def routes() -> list[Route]:
 
 
 async def delayed(call: Call) -> Response:
-    """List delayed messages by position, in pages. `changed`: an administrator has set the delivery time.
+    """List delayed messages by position, in pages. In the response, `changed` means that an administrator has set the
+    delivery time.
 
     `limit` is the page size; `after` is `next` of the previous page.
     """
@@ -97,8 +98,8 @@ async def deliver_at(call: Call) -> Response:
     """Set the delivery time of a message, to a later or earlier time. A past time means now. The change survives
     restarts.
 
-    Shared and Key_Shared only (412). 409 if the message is acknowledged or delivered; 429 if the delivery times of
-    10,000 messages of the subscription are already changed.
+    412 unless the subscription is Shared or Key_Shared. 409 if the message is acknowledged or delivered. 429 if the
+    delivery times of 10,000 messages of the subscription are already changed.
     """
     await require_persistent_subscription(call, "Delaying a message")
     position = Position(call.integer("ledger_id"), call.integer("entry_id"))

@@ -85,8 +85,8 @@ async def hash_of(call: Call) -> Response:
 
 
 async def draining_hashes(call: Call) -> Response:
-    """List draining hashes: keys, both consumers, start time, and the first messages that the previous consumer must
-    acknowledge.
+    """List draining hashes, each with its keys, the previous and the next consumer, the start time, and the first
+    messages that the previous consumer must acknowledge.
     """
     subscription = await single_subscription(call, "Listing draining hashes")
     limit, (after,) = page_limit(call), after_of(call, _DRAINING, (-1,))
@@ -150,7 +150,9 @@ async def _keys(subscription: Subscription, positions: list[Position]) -> dict[P
 
 
 async def waiting(call: Call) -> Response:
-    """List hashes with waiting messages: consumer, number of messages, and start of the wait."""
+    """List hashes with waiting messages, each with its consumer, the number of waiting messages, and the start of the
+    wait.
+    """
     subscription = await single_subscription(call, "Listing waiting hashes")
     limit, (after,) = page_limit(call), after_of(call, _WAITING, (-1,))
     key_order = key_order_of(subscription, "waiting hashes")

@@ -41,13 +41,14 @@ def routes() -> list[Route]:
 
 
 async def unacked(call: Call) -> Response:
-    """List delivered, unacknowledged messages by position: consumer, delivery time, delivery count.
+    """List delivered, unacknowledged messages by position, each with its consumer, delivery time and delivery count.
 
     `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` are filters; `withProperties=true` adds message
     properties. A page has `limit` rows (default 100, at most 1,000); `after` is `next` of the previous page. `total`
-    counts matching messages; it ignores the key filter if keys are only known from entries. Exclusive and Failover
-    subscriptions have no delivery counts and only approximate times (docs/reference/rest-details.md); their `total`
-    counts entries.
+    counts matching messages, but ignores the key filter if keys are known only from the stored entries.
+
+    Exclusive and Failover subscriptions have no delivery counts and only approximate times
+    (docs/reference/rest-details.md); their `total` counts entries.
     """
     subscription = await single_subscription(call, "Listing unacknowledged messages")
     limit, key = page_limit(call), key_of(call)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def bundle_lines(samples: Samples, broker: BrokerService, rates: RateSampler, host: str) -> Iterator[str]:
-    """Yield the metric lines, and "" after each examined topic, so that the caller can yield to the event loop."""
+    """Yield the metric lines, and "" after each examined topic, so that the caller can yield to the event loop. `host`
+    is the value of the label `broker`.
+    """
     loads: dict[str, BundleLoad] = {}
     for _ in bundle_loads(broker, rates, loads):
         yield ""

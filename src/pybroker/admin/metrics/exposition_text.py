@@ -39,7 +39,8 @@ def number_text(value: Number) -> str:
 
 
 def type_line(name: str, kind: str = "gauge", meaning: str = "") -> str:
-    """Return the HELP and TYPE lines of a metric. As in Pulsar, metrics are gauges by default.
+    """Return the HELP and TYPE lines of a metric. As in Pulsar, metrics are gauges by default. Without `meaning`, the
+    text of HELP comes from `help_texts.py`.
 
     A metric with a name that ends in `_total` is declared as a counter.
     """
@@ -79,7 +80,7 @@ class Table:
         self._labels, self._rows = [], []
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines. Can be called once, because written columns are released."""
+        """Yield the lines. Can be called only once, because it releases the samples."""
         if self._rows:
             self._end_part()
         for index, name in enumerate(self._names if self._parts else ()):

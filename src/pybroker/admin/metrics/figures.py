@@ -53,7 +53,7 @@ def cache_figures(broker: BrokerService, rates: BrokerRates) -> dict[str, Number
 
 
 def topic_load_figures(stats: BrokerStats, rates: BrokerRates) -> dict[str, Number]:
-    """Return load times of topics in the last rate window, in milliseconds; NaN if no topic was loaded in it."""
+    """Return load times of topics in the last rate window, in milliseconds; NaN if no topic was loaded in this window."""
     window = rates.topic_load_ms
     figures: dict[str, Number] = {
         "topic_load_time_mean_ms": window.total / window.count if window.count else float("nan")

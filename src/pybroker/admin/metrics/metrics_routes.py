@@ -52,7 +52,9 @@ class MetricsRoutes:
         return _PageResponse(self, call.holder, compress=_accepts_gzip(call))
 
     async def send(self, send: Send, start: Message, holder: Holder, *, compress: bool) -> None:
-        """Send the page when a permit is available. Raises AdminError 503 after the maximum wait."""
+        """Send `start` (the response head) and the page when a permit is available. Raises AdminError 503 if no permit
+        becomes free in time, and ClientGone if the page cannot be sent completely.
+        """
         room = Holding(self._memory, self._memory.answers)
         try:
             async with asyncio.timeout(self._deadline_s), self.permits.held(holder, self._deadline_s):

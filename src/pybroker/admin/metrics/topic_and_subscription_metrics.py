@@ -276,8 +276,8 @@ NEVER_THROTTLED = (0, 0)
 
 
 def throttled_events(counters: DeliveryCounters, reason: str) -> tuple[int, int]:
-    """Return how often the dispatch rate limit with the scope `reason` has delayed delivery: because of messages, and
-    because of bytes.
+    """Return how often the dispatch rate limit of the scope `reason` (`subscription`, `topic` or `broker`) has delayed
+    delivery: first by its limit of messages, then by its limit of bytes.
     """
     events = counters.throttled_events
     if not events:

@@ -59,8 +59,8 @@ async def on_each_bundle(
 
 
 def destination_url(call: Call, destination: str | None) -> str | None:
-    """Return the URL of the broker `destination`, which must become the owner of a bundle; None without a destination,
-    or if it is this standalone broker. Raises AdminError 409 for an unknown broker.
+    """Return the URL of the broker `destination`, which must become the owner of a bundle. None without a destination,
+    or if this broker is standalone and is the destination. Raises AdminError 409 for an unknown broker.
     """
     if not destination or (call.broker.ownership is None and destination == broker_id(call)):
         return None

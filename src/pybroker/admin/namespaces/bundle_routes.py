@@ -54,8 +54,8 @@ async def unload_namespace(call: Call) -> Response:
 
 
 async def unload_bundle(call: Call) -> Response:
-    """Close the topics of a bundle. Clients reconnect. In a cluster, the broker `destinationBroker` owns the bundle
-    afterwards.
+    """Close the topics of a bundle. Clients reconnect. In a cluster, the parameter `destinationBroker` names the broker
+    that owns the bundle afterwards.
     """
     namespace = await superusers_namespace(call)
     bundle = checked_bundle(call.name("bundle"), _boundaries(call, namespace))
@@ -74,8 +74,8 @@ async def unload_bundle(call: Call) -> Response:
 
 
 async def get_hash_positions(call: Call) -> Response:
-    """Return the hash of each topic name in a bundle, from which a split position can be chosen; with `topics`, only of
-    these topics.
+    """Return the hash of each topic name in a bundle, to choose a split position. `topics` limits the result to these
+    topics.
     """
     namespace = call.namespace_name()
     await call.require_list_topics(namespace)
@@ -124,7 +124,9 @@ async def topics_of_namespace(call: Call, namespace: NamespaceName) -> list[str]
 
 
 async def unload_topics(call: Call, namespace: NamespaceName, bundle: Bundle | None) -> None:
-    """Release a bundle that this broker owns; a standalone broker closes its topics, or those of the namespace."""
+    """Release `bundle`, which this broker owns. A standalone broker instead closes the topics of `bundle`, or of the
+    whole namespace if `bundle` is None.
+    """
     if call.broker.ownership is not None and bundle is not None:
         await call.broker.ownership.release(NamespaceBundle(namespace, bundle))
         return

@@ -45,7 +45,7 @@ SPLIT = (
 
 
 class BundleSplitRoutes:
-    """The route, with the measured rates of topics."""
+    """Route that splits a bundle. It uses the measured rates of topics."""
 
     def __init__(self, rates: RateSampler) -> None:
         self._rates = rates
@@ -54,8 +54,8 @@ class BundleSplitRoutes:
         return [route("PUT", BUNDLE + "/split", self.split_bundle, body=list[int], queries=SPLIT)]
 
     async def split_bundle(self, call: Call) -> Response:
-        """Split a bundle, or the bundle with the most topics (`LARGEST`) or traffic (`HOT`), with `splitAlgorithmName`.
-        `unload=true` unloads it afterwards.
+        """Split a bundle, or the bundle with the most topics (`LARGEST`) or traffic (`HOT`), by the algorithm
+        `splitAlgorithmName`. `unload=true` unloads the new bundles afterwards.
 
         The body is a list of hash positions, for specified_positions_divide only.
         """

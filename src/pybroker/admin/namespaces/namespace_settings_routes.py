@@ -224,7 +224,7 @@ async def get_bookie_affinity(call: Call) -> Response:
 
 
 async def set_bookie_affinity(call: Call) -> Response:
-    """Set the bookie affinity. No body or `null` removes it."""
+    """Set the bookie affinity. A request without a body, or with `null`, removes it."""
     namespace = await superusers_namespace(call)
     affinity = await call.optional_json(BookieAffinityGroup)
 

@@ -56,7 +56,7 @@ async def clear_backlog(call: Call) -> Response:
 
 
 async def clear_backlog_of_subscription(call: Call) -> Response:
-    """Skip the backlog of the subscription with this name on every topic. Topics without it are skipped."""
+    """Skip the backlog of the subscription in the path on every topic that has this subscription."""
 
     async def act(topic: Topic) -> None:
         await _clear(topic, call.name("subscription"))
@@ -74,8 +74,8 @@ async def _clear(topic: Topic, name: str) -> None:
 
 
 async def unsubscribe(call: Call) -> Response:
-    """Delete the subscription with this name on every topic. Subscriptions with consumers are not deleted; they cause
-    an error after the rest is deleted.
+    """Delete the subscription in the path on every topic, except on topics where it has consumers. If there are such
+    topics, the call ends with 412 after the other deletions.
     """
     busy = []
 

@@ -23,7 +23,7 @@ from pybroker.model.policies import NamespacePolicies
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Member of the offload policies that has its own routes."""
+    """Member of the offload policies with separate routes."""
 
     path: str
     member: str

@@ -209,7 +209,7 @@ async def remove_shadow_topics(call: Call) -> Response:
 
 
 async def get_subscription_rate(call: Call) -> Response:
-    """Return the dispatch rate that is set for one subscription, which need not exist."""
+    """Return the dispatch rate that is set for one subscription. The subscription need not exist."""
     topic, name = await policies_topic(call), call.name("subscription")
     effective = await _in_force(call, topic)
     if call.flag("applied"):
@@ -243,7 +243,7 @@ async def remove_subscription_rate(call: Call) -> Response:
 
 
 async def remove_policies(call: Call) -> Response:
-    """Remove all policies of the topic, which need not exist."""
+    """Remove all policies of the topic. The topic need not exist."""
     await call.resources.delete_topic_policies(await _topic(call))
     return no_content()
 
@@ -257,8 +257,8 @@ def _with_own(call: Call, topic: TopicName, own: TopicPolicies) -> EffectivePoli
 
 
 async def policies_topic(call: Call) -> TopicName:
-    """Return the topic in the path. It must exist. Partitions are rejected, because they share the policies of their
-    partitioned topic.
+    """Return the name of the topic in the path. Raises TopicNotFound if the topic does not exist, and AdminError 412
+    for a partition, because partitions share the policies of their partitioned topic.
     """
     topic = await _topic(call)
     if topic.partition_index >= 0:

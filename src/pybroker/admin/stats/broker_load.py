@@ -1,4 +1,4 @@
-"""Load report of a broker, from which the leader of a cluster decides on bundles."""
+"""Load report of a broker. The leader of a cluster uses the reports to assign, split and unload bundles."""
 
 from __future__ import annotations
 

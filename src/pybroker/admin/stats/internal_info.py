@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 async def shown_info(topic: Topic) -> dict[str, Any]:
-    """Return the JSON, read from the metadata store if ledgers are on BookKeeper. Raises StoreError."""
+    """Return the JSON: read from the metadata store if ledgers are on BookKeeper, otherwise from memory. Raises
+    StoreError.
+    """
     stored = await topic.broker_context.ledgers.records.described(topic.ledger.name)
     return internal_info(topic) if stored is None else _documents(stored, topic.ledger.created_ms)
 

@@ -60,8 +60,8 @@ async def shown_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[
 
 
 def internal_stats(topic: TopicBase, *, with_metadata: bool = False) -> dict[str, Any]:
-    """Return the JSON without reads. A non-persistent topic has no ledger and no cursors. `with_metadata`: include the
-    metadata of each ledger.
+    """Return the JSON from memory, without the parts that `shown_stats` reads. A non-persistent topic has no ledger and
+    no cursors. `with_metadata`: include the metadata of each ledger.
     """
     if isinstance(topic, Topic):
         return _of_ledger(topic, with_metadata)

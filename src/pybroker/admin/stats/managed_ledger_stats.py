@@ -22,8 +22,8 @@ def managed_ledger_stats(
     with_metadata: bool,
     cursors: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the JSON of a managed ledger. `opened_ms` is in Unix milliseconds; `cursors` has the results of
-    `cursor_stats` by name.
+    """Return the JSON of a managed ledger. `opened_ms`: time at which the managed ledger was opened, in Unix
+    milliseconds; `cursors`: results of `cursor_stats` by cursor name.
     """
     rows = list(ledger.ledgers.rows())
     current = ledger.ledgers.row_of(ledger.current_ledger_id)
@@ -56,7 +56,7 @@ def cursor_stats(
     is_reading: bool,
     properties: dict[str, int],
 ) -> dict[str, Any]:
-    """Return the JSON of a cursor. `opened_ms` is in Unix milliseconds."""
+    """Return the JSON of a cursor. `opened_ms`: time at which the managed ledger was opened, in Unix milliseconds."""
     mark_delete = cursor.mark_delete_position
     cursor_ledger = cursor.cursor_ledger
     has_no_ledger = not cursor.is_durable or cursor_ledger == NO_CURSOR_LEDGER

@@ -69,8 +69,9 @@ async def expire_by_age(call: Call) -> Response:
 
 
 async def expire_in_all(call: Call) -> Response:
-    """Expire messages of every subscription. Requires permission for all of them. As in Pulsar, the call fails at the
-    end if one subscription had no message to expire.
+    """Expire messages that are older than `seconds` on every subscription. Requires permission to consume from all of
+    them. As in Pulsar, the call ends with 409 if a subscription had no message to expire, after all other subscriptions
+    were processed.
     """
     name = call.topic_name()
     await call.require_consume(name, "")
@@ -105,7 +106,7 @@ async def _expire_by_age(call: Call, subscription: Subscription) -> bool:
 
 
 async def expire_by_position(call: Call) -> Response:
-    """Expire messages up to and including a message."""
+    """Expire messages up to and including the message in the body."""
 
     async def act(subscription: Subscription) -> None:
         position = await call.place()
@@ -126,7 +127,7 @@ def _nothing_expired(subscription: Subscription) -> AdminError:
 
 
 async def reset_by_time(call: Call) -> Response:
-    """Move the subscription to the first message that was published at or after a time."""
+    """Move the subscription to the first message that was published at or after `timestamp` (Unix milliseconds)."""
     await require_persistent_subscription(call, "Reset cursor")
     publish_time_ms = call.integer("timestamp")
 
@@ -138,7 +139,7 @@ async def reset_by_time(call: Call) -> Response:
 
 
 async def reset_by_position(call: Call) -> Response:
-    """Move the subscription to a message, or to the first existing message after it."""
+    """Move the subscription to the message in the body, or to the first existing message after it."""
 
     async def act(subscription: Subscription) -> None:
         await cursor_moves.reset(subscription, await call.place())

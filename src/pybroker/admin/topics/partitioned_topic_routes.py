@@ -56,8 +56,8 @@ async def list_partitioned_topics(call: Call) -> Response:
 
 
 async def get_partitions(call: Call) -> Response:
-    """Return the number of partitions. With `checkAllowAutoCreation=true`, which clients send before a lookup, create a
-    missing topic.
+    """Return the number of partitions; 0 for a topic without partitions. With `checkAllowAutoCreation=true`, which
+    clients send before a lookup, a missing topic is created if automatic creation makes it partitioned.
     """
     name = call.topic_name()
     await call.require_lookup(name)

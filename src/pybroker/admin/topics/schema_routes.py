@@ -102,7 +102,7 @@ async def get_metadata(call: Call) -> Response:
 
 
 async def find_version(call: Call) -> Response:
-    """Return the version number of a schema; -1 if it is not registered."""
+    """Return the version number of the schema in the body; -1 if the schema is not registered."""
     topic = await _readable_topic(call)
     version = await call.broker.broker_context.schemas.version_of(topic, await _given_schema(call))
     return json_response({"version": _UNKNOWN if version is None else version})
@@ -112,7 +112,7 @@ async def find_version(call: Call) -> Response:
 
 
 async def post_schema(call: Call) -> Response:
-    """Register a schema. If an equal schema exists, return its version."""
+    """Register the schema in the body, and return its version. An equal schema keeps its version."""
     topic = _topic(call)
     await call.require_produce(topic)
     existing_namespace(call, topic.namespace)
@@ -122,7 +122,9 @@ async def post_schema(call: Call) -> Response:
 
 
 async def delete_schema(call: Call) -> Response:
-    """Delete all schema versions. Later versions continue the numbering; with `force=true` the numbering restarts."""
+    """Delete all schema versions. Schemas that are registered later continue the numbering; with `force=true` the
+    numbering restarts.
+    """
     topic = _topic(call)
     await call.require_topic_admin(topic)
     existing_namespace(call, topic.namespace)
@@ -133,8 +135,8 @@ async def delete_schema(call: Call) -> Response:
 
 
 async def check_compatibility(call: Call) -> Response:
-    """Return whether a schema could be registered. As in Pulsar, an incompatible schema results in status 500 with the
-    reason.
+    """Return whether the schema in the body could be registered. As in Pulsar, an incompatible schema results in status
+    500 with the reason.
     """
     topic = _topic(call)
     await call.require_topic_admin(topic)

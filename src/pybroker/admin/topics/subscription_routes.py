@@ -67,8 +67,8 @@ async def list_subscriptions(call: Call) -> Response:
 
 
 async def create_subscription(call: Call) -> Response:
-    """Create a subscription at a message, or at the first existing message after it; without a body, after the last
-    message. A missing topic is created as for a consumer.
+    """Create a subscription at the message in the body, or at the first existing message after it; without a body,
+    after the last message. A missing topic is created as for a consumer.
 
     On a partitioned topic, the subscription is created on all partitions without it; 409 if all partitions have it.
     """
@@ -117,7 +117,7 @@ async def _create_on(call: Call, name: TopicName, subscription: str, start: Rese
 
 
 async def delete_subscription(call: Call) -> Response:
-    """Delete a subscription. 412 if it has consumers on a persistent topic, unless `force=true`. The consumers then
+    """Delete a subscription. 412 if it has consumers on a persistent topic, unless `force=true`. Disconnected consumers
     reconnect, which creates a new subscription.
     """
 
@@ -154,7 +154,7 @@ async def set_properties(call: Call) -> Response:
 
 
 async def get_replicated(call: Call) -> Response:
-    """Return, for each topic, whether the subscription is marked as replicated. The mark is only stored."""
+    """Return, for each topic, whether the subscription is marked as replicated. The mark is stored without effect."""
     replicated: dict[str, bool] = {}
 
     async def act(subscription: Subscription) -> None:
@@ -179,8 +179,8 @@ async def set_replicated(call: Call) -> Response:
 
 
 async def analyze(call: Call) -> Response:
-    """Count the entries and messages of the backlog, and the verdicts of entry filters. Starts at the message id in the
-    body, or at the mark-delete position.
+    """Count the entries and messages of the backlog, and how many entries the entry filters accept, reject or
+    reschedule. The count starts at the message id in the body, or at the mark-delete position.
     """
     await require_persistent_subscription(call, "Analyze backlog")
     require_not_partitioned(call, call.topic_name())

@@ -164,7 +164,9 @@ async def _terminated(call: Call, name: TopicName) -> object:
 
 
 async def trim(call: Call) -> Response:
-    """Delete closed ledgers that are no longer needed, without waiting for the next maintenance run."""
+    """Delete closed ledgers that no cursor, retention, read lease or open transaction retains, without waiting for the
+    next maintenance run.
+    """
     name = call.topic_name()
     await call.require_topic_admin(name)
     require_persistent(call, "Trim")

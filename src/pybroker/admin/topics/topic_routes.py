@@ -37,7 +37,7 @@ def routes() -> list[Route]:
 
 
 async def list_topics(call: Call) -> Response:
-    """List topics and partitions of a namespace; with `bundle`, only of this bundle."""
+    """List the topics and partitions of a namespace; with the query parameter `bundle`, only those of this bundle."""
     domain, namespace = call.domain(), call.namespace_name()
     await call.require_list_topics(namespace)
     policies = existing_namespace(call, namespace)

@@ -1,4 +1,4 @@
-"""REST routes of transactions on a topic, whose messages are not committed yet."""
+"""REST routes of a topic's transaction buffer, which lists the open transactions with messages on the topic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ async def get_buffer_stats(call: Call) -> Response:
 
 
 async def get_transaction_in_buffer(call: Call) -> Response:
-    """Return the position of the first message of an open transaction."""
+    """Return the position of a transaction's first message on the topic. The position is absent if the transaction is
+    not open there.
+    """
     topic = await _topic(call)
     return json_response(transaction_in_buffer(topic.transactions.buffer, txn_id_of(call)))
 

@@ -45,10 +45,10 @@ async def coordinator_owners(call: Call, *, may_assign: bool) -> list[Owner | No
 
 
 async def of_other_brokers(call: Call, path: str) -> dict[int, Any]:
-    """Return the responses of other brokers to a GET of `path` below BASE, by the id of each of their started
-    coordinators.
+    """Send a GET of `path` (below BASE) for each transaction coordinator that another broker runs. Return the decoded
+    responses by coordinator id, without coordinators that have not started (404).
 
-    Raises AdminError and ServiceNotReady if a broker does not respond.
+    Raises AdminError or ServiceNotReady if a broker does not respond.
     """
     owners = await coordinator_owners(call, may_assign=False)
     asked = {number: owner for number, owner in enumerate(owners) if owner is not None}

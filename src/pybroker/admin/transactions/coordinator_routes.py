@@ -103,7 +103,9 @@ async def list_coordinators(call: Call) -> Response:
 
 
 async def get_coordinator_stats(call: Call) -> Response:
-    """Return statistics of the coordinator `coordinatorId`; without it, of all started coordinators of the cluster by id."""
+    """Return statistics of the coordinator `coordinatorId`; without this parameter, statistics of all started
+    coordinators of the cluster by id.
+    """
     await call.require_superuser()
     require_enabled(call)
     asked = _asked_coordinators(call)

@@ -1,8 +1,8 @@
-"""REST routes of sinks: one call commits all transactions of a numbered batch exactly once.
+"""REST routes of sinks. A sink is the name under which a program writes numbered batches; one call commits all
+transactions of a batch exactly once.
 
-Not in Pulsar. A sink is the name under which a program writes numbered batches; `transactions/sinks.py` has the rules.
-A role that may produce to any topic can create a sink. After the first commit, only this role and superusers may use
-it. `open` and `commit` both check this.
+Not in Pulsar. `transactions/sinks.py` has the rules. A role that may produce to any topic can create a sink. After the
+first commit, only this role and superusers may use it. `open` and `commit` both check this.
 """
 
 # ruff: noqa: N815  (the attributes are the JSON properties)
@@ -272,8 +272,8 @@ async def commit(call: Call) -> Response:
 
 
 async def abort(call: Call) -> Response:
-    """Abort open transactions of a sink, up to a batch, and return their number. 202 while some topics have not
-    confirmed the abort.
+    """Abort the open transactions of a sink up to the batch in the body, or all without a batch, and return their
+    number. 202 while some topics have not confirmed the abort.
     """
     sink, body = _sink_name(call), await call.json(AbortBody)
     if body.batch is not None:

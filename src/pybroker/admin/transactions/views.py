@@ -110,13 +110,15 @@ def transaction_metadata(
 
 
 def transaction_in_buffer(buffer: TransactionBuffer | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInBufferStats`. The status of an ended transaction is unknown, because topics do not store it."""
+    """Return `transactionInBufferStats` with the position of the transaction's first message. An ended transaction has
+    no position, because topics do not store ended transactions.
+    """
     found = None if buffer is None else buffer.open.get(txn_id)
     return {"aborted": False} if found is None else {"startPosition": str(found.first), "aborted": False}
 
 
 def buffer_stats(topic: Topic, *, with_low_water_marks: bool) -> dict[str, Any]:
-    """Return `transactionBufferStats`. A topic that never had transactions has no transaction buffer."""
+    """Return `transactionBufferStats`. For a topic that never had transactions, the numbers of transactions are 0."""
     buffer, ledgers = topic.transactions.buffer, topic.ledger.ledgers
     limit = None if buffer is None else buffer.limit
     last = ledgers.last_position if limit is None else ledgers.previous_position(limit)

@@ -64,7 +64,9 @@ class IssuerKeys:
         self._waiters = 0
 
     async def key(self, key_id: str) -> IssuerKey:
-        """Return the key with this id. Raises AuthenticationError, and TooManyRequests if too many tokens wait."""
+        """Return the key with this id; fetch the keys if needed. Raises AuthenticationError if the issuer has no such
+        key or its keys cannot be fetched, and TooManyRequests if too many tokens wait for keys.
+        """
         age_s = self._now_s() - self._fetched_s
         if not self._keys or age_s >= self._times.expiry_s:
             self._keys = {}
@@ -87,7 +89,7 @@ class IssuerKeys:
         )
 
     def forget(self) -> None:
-        """Drop the keys, because the cache is full."""
+        """Drop the keys to free capacity for other issuers. The next token fetches them again."""
         self._keys = {}
 
     async def _fetch_and_wait(self) -> None:

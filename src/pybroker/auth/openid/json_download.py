@@ -1,4 +1,4 @@
-"""Small JSON documents over HTTP, without a thread: a download, or the answer to a form.
+"""Small JSON documents over HTTP, requested on the event loop: by a download, or by sending a form.
 
 Limits: time, size of the document and of the header. Redirects are not followed, because the address is configured or
 comes from a document of the identity provider. Proxies are not supported.
@@ -39,7 +39,7 @@ class Response(NamedTuple):
 
 
 async def download_json(url: str, limits: DownloadLimits, tls: ssl.SSLContext) -> dict[str, object]:
-    """Return the JSON object at `url`, which is valid according to `url_problem`. Raises DownloadFailed."""
+    """Return the JSON object at `url`, for which `url_problem` must be empty. Raises DownloadFailed."""
     return _json_object(url, await _download(url, limits, tls, None))
 
 
@@ -65,7 +65,7 @@ def _json_object(url: str, response: Response) -> dict[str, object]:
         found = None
     if not isinstance(found, dict):
         shown = repr(response.content_type[:_SHOWN_CHARACTERS])
-        raise DownloadFailed(f"{url} is not a JSON object; its content type is {shown}")
+        raise DownloadFailed(f"{url}: the response is not a JSON object; its content type is {shown}")
     return found
 
 

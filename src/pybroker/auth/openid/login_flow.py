@@ -63,7 +63,9 @@ class LoginFlow:
         self._fetching = asyncio.Lock()
 
     async def begin(self, redirect_uri: str) -> tuple[str, PendingLogin]:
-        """Return the address for the browser, and the pending login. Raises AuthenticationError and TooManyRequests."""
+        """Return the address at the identity provider to which the browser must go, and the pending login for
+        `complete`. Raises AuthenticationError and TooManyRequests.
+        """
         with self._request():
             endpoint = await self._endpoint("authorization_endpoint")
         state, nonce, verifier = (self._random.randbytes(32).hex() for _ in range(3))
@@ -82,7 +84,9 @@ class LoginFlow:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(fields)}", pending
 
     async def complete(self, pending: PendingLogin, code: str) -> bytes:
-        """Return the ID token for `code`. Raises AuthenticationError and TooManyRequests."""
+        """Exchange the authorization code that the browser brought back, and return the ID token. Raises
+        AuthenticationError and TooManyRequests.
+        """
         if not 0 < len(code) <= MAX_CODE_CHARACTERS:
             raise AuthenticationError("the identity provider sent no code")
         fields = {
@@ -104,7 +108,7 @@ class LoginFlow:
                 raise AuthenticationError(f"the identity provider did not accept the login: {error}") from None
         token = answer.get("id_token")
         if not isinstance(token, str) or not token.isascii():
-            raise AuthenticationError("the identity provider sent no ID token: the scope must contain openid")
+            raise AuthenticationError("the identity provider sent no ID token: consoleOpenIDScope must contain openid")
         self._check(token, pending)
         return token.encode()
 
@@ -118,9 +122,11 @@ class LoginFlow:
             or not isinstance(nonce, str)
             or not hmac.compare_digest(nonce.encode(), pending.nonce.encode())
         ):
-            raise AuthenticationError("the ID token is not of this login (nonce)")
+            raise AuthenticationError("the ID token belongs to another login (its nonce differs): log in again")
         if claims.get("iss") != self._issuer or self._client_id not in token_claims.audiences(claims, "aud"):
-            raise AuthenticationError("the ID token is not of consoleOpenIDIssuer, or not for consoleOpenIDClientId")
+            raise AuthenticationError(
+                "the issuer of the ID token is not consoleOpenIDIssuer, or its audience is not consoleOpenIDClientId"
+            )
 
     async def _endpoint(self, name: str) -> str:
         async with self._fetching:
@@ -131,7 +137,9 @@ class LoginFlow:
         found = self._document.get(name)
         problem = url_problem(found, requires_https=self._requires_https) if isinstance(found, str) else "is missing"
         if problem or not isinstance(found, str):
-            raise AuthenticationError(f"the document of the identity provider cannot be used: {name} {problem}")
+            raise AuthenticationError(
+                f"the discovery document of the identity provider cannot be used: {name} {problem}"
+            )
         return found
 
     async def _discovered(self) -> dict[str, object]:
@@ -141,7 +149,7 @@ class LoginFlow:
         except DownloadFailed as error:
             raise AuthenticationError(f"the identity provider cannot be reached: {error}") from None
         if document.get("issuer") != self._issuer:
-            raise AuthenticationError(f"{url} is of another issuer than consoleOpenIDIssuer")
+            raise AuthenticationError(f"the issuer in the document at {url} is not consoleOpenIDIssuer")
         return document
 
     @contextmanager

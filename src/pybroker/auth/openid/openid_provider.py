@@ -111,7 +111,8 @@ class OpenIdProvider(AuthenticationProvider):
     def _verified_claims(self, token: bytes, algorithm: str, key: IssuerKey) -> Claims:
         if algorithm not in key.algorithms:
             raise AuthenticationError(
-                "the algorithm of the token is not that of its key at the identity provider", "ALGORITHM_MISMATCH"
+                "the algorithm of the token differs from the algorithm of its key at the identity provider",
+                "ALGORITHM_MISMATCH",
             )
         try:
             payload = self._jws.decode(token, key.key, algorithms=[algorithm])

@@ -80,7 +80,7 @@ def compare_copies(format_: EntryFormat, entry_id: int, answers: Sequence[tuple[
         return found
     (most, count), (_, second) = counts.most_common(2)
     return [
-        EntryCopy(each.bookie_id, CopyState.DIFFERENT, "its payload is not that of the other copies")
+        EntryCopy(each.bookie_id, CopyState.DIFFERENT, "its payload differs from the other copies")
         if each.bookie_id in entries
         and (count == second or (entries[each.bookie_id].length_bytes, entries[each.bookie_id].payload) != most)
         else each

@@ -79,8 +79,8 @@ class OrphanDeletion:
         self._sleep = sleep
 
     async def run(self) -> OrphanCounts:
-        """Examine all ledgers of the cluster once, and delete the orphaned ones. Raises MetadataUnknown, and the errors
-        of reading the documents.
+        """Examine all ledgers of the cluster once, and delete the orphaned ones. Raises MetadataUnknown, and StoreError
+        if a document cannot be read.
         """
         counts = OrphanCounts()
         now_ms = self._clock.wall_ms()

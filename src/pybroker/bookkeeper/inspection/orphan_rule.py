@@ -22,17 +22,17 @@ from pybroker.bookkeeper.ledger_metadata import LedgerMetadata
 class OrphanVerdict(Enum):
     """Whether a ledger may be deleted, or the first reason why it is kept."""
 
-    ORPHANED = "no document names it"
+    ORPHANED = "no topic and no cursor refers to it"
     FOREIGN = "it does not have the properties of this cluster's managed ledgers"
-    WITHOUT_AGE = "its time of creation is not known"
-    YOUNG = "it was created recently, or in the future of this clock"
-    NAMED = "a document names it"
+    WITHOUT_AGE = "its time of creation is unknown"
+    YOUNG = "it was created recently, or its time of creation is in the future"
+    NAMED = "a topic or a cursor refers to it"
 
 
 class OrphanRule:
-    """`required`: properties that a ledger must have with these values. `owner_key`: a property that must not be empty.
-    `named_within_ms` returns, from a ledger's properties, the time within which its creator stores it in a document;
-    None if the properties do not state it.
+    """Decides which ledgers are orphaned. `required`: properties that a ledger must have with these values.
+    `owner_key`: a property that must not be empty. `named_within_ms` returns, from a ledger's properties, the time in
+    milliseconds within which its creator stores the ledger in a document; None if the properties do not state it.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class OrphanRule:
         self, ledger_id: int, metadata: LedgerMetadata, named_ids: Container[int], now_ms: int
     ) -> OrphanVerdict:
         """Decide whether the ledger may be deleted, or why it is kept. `named_ids`: the ledgers that documents list.
-        `now_ms`: when the ledger was listed, in milliseconds since 1970.
+        `now_ms`: when the search began, in milliseconds since 1970.
         """
         promise_ms = self._named_within_ms(metadata.custom)
         if promise_ms is None or not self.is_own(metadata):

@@ -23,8 +23,8 @@ class LedgerNames(Protocol):
     """Reads the metadata documents that list the ledgers of topics (also compacted ledgers) and of cursors."""
 
     async def read(self, take: Callable[[Collection[int]], None]) -> None:
-        """Call `take` with the ledger ids of each metadata document. Raises StoreError if a document cannot be read; no
-        ledger may then count as orphaned.
+        """Call `take` with the ledger ids of each metadata document. Raises StoreError if a document cannot be read;
+        the caller must then not treat any ledger as orphaned.
         """
 
 
@@ -46,10 +46,10 @@ class OrphanSearch:
         self._clock = clock
 
     async def run(self, ledger_ids: Sequence[int]) -> list[FoundLedger]:
-        """Return those ledgers of `ledger_ids`, in order, that belong to this cluster, and whether each is orphaned.
+        """Return the ledgers of `ledger_ids` that belong to this cluster, in order, and whether each is orphaned.
 
         Ledgers that are deleted meanwhile, or whose metadata cannot be decoded, are skipped. Raises MetadataUnknown,
-        and the errors of reading the documents.
+        and StoreError if a document cannot be read.
         """
         now_ms = self._clock.wall_ms()
         own = [

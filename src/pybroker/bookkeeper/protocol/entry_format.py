@@ -39,8 +39,8 @@ class DigestType(IntEnum):
 
 
 class Entry(NamedTuple):
-    """A stored entry. `last_confirmed` and `length_bytes`: last confirmed entry and size of the ledger when the entry
-    was sent.
+    """A stored entry. `last_confirmed`: the id of the last entry that was confirmed when this one was sent.
+    `length_bytes`: the payload bytes of the ledger up to and including this entry.
     """
 
     entry_id: int
@@ -130,7 +130,9 @@ class EntryFormat:
 
 
 def master_key(password: bytes) -> bytes:
-    """Return the key for a ledger's password, which bookies compare for each writer and each recovery of the ledger."""
+    """Return the key for a ledger's password. Bookies refuse writers and recoveries of the ledger that have another
+    key.
+    """
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 

@@ -144,8 +144,8 @@ class AnswerReader:
     def _check_size(self, size: int) -> None:
         if not ANSWER_SIZE <= size <= self._max_frame_bytes:
             raise InvalidAnswer(
-                f"A frame of {size} bytes arrived from a bookie; the maximum is {self._max_frame_bytes} bytes. Is the address "
-                "that of a bookie?"
+                f"A frame of {size} bytes arrived from a bookie; the maximum is {self._max_frame_bytes} bytes. Check that "
+                "the address belongs to a bookie."
             )
 
     def _keep(self, data: bytes, at: int) -> None:

@@ -42,8 +42,8 @@ class BookieSpace(NamedTuple):
 
 
 class ExplicitLac(NamedTuple):
-    """The last confirmed entry of a ledger as a bookie knows it: the record of WRITE_LAC (empty without one), and the
-    bookie's last entry.
+    """The last confirmed entry of a ledger as a bookie knows it. `record`: the record of the last WRITE_LAC, empty
+    without one. `last_entry`: the stored bytes of the last entry that the bookie has.
     """
 
     record: bytes
@@ -73,7 +73,7 @@ def info_request(number: int) -> bytes:
 
 def force_request(number: int, ledger_id: int) -> bytes:
     """Encode the request to make all entries of the ledger durable that the bookie has acknowledged. `number`: the
-    number of the request.
+    number of the request, which its response repeats.
     """
     request = _request(number, Operation.FORCE)
     request.force.ledger_id = ledger_id
@@ -87,7 +87,9 @@ def start_tls_request(number: int) -> bytes:
 
 
 def auth_request(number: int, payload: bytes) -> bytes:
-    """Encode an authentication request with a SASL token. `number`: the number of the request."""
+    """Encode an authentication request with the SASL token `payload`. `number`: the number of the request, which its
+    response repeats.
+    """
     request = _request(number, Operation.AUTH)
     request.auth.plugin_name = _SASL
     request.auth.payload = payload
@@ -122,8 +124,8 @@ class FrameReader:
             (size,) = _SIZE.unpack_from(self._rest)
             if size > self._max_frame_bytes:
                 raise InvalidAnswer(
-                    f"A frame of {size} bytes arrived from a bookie; the maximum is {self._max_frame_bytes} bytes. Is the address "
-                    "that of a bookie?"
+                    f"A frame of {size} bytes arrived from a bookie; the maximum is {self._max_frame_bytes} bytes. Check that "
+                    "the address belongs to a bookie."
                 )
             if len(self._rest) < 4 + size:
                 break
@@ -144,20 +146,22 @@ def decode_response(body: bytes) -> Response:
 
 
 def require_tls_started(response: Response) -> None:
-    """Check that the bookie accepts the request START_TLS. Raises the error that the bookie returned, InvalidAnswer."""
+    """Check that the bookie accepts the request START_TLS. Raises the error that the bookie returned, or InvalidAnswer
+    for the response to another request.
+    """
     _require(response, Operation.START_TLS, "The bookie has no TLS")
 
 
 def auth_payload(response: Response) -> bytes:
-    """Return the bookie's SASL token in an authentication response. Raises the error that the bookie returned,
-    InvalidAnswer.
+    """Return the bookie's SASL token in an authentication response. Raises the error that the bookie returned, or
+    InvalidAnswer for the response to another request.
     """
     _require(response, Operation.AUTH, "The bookie refused the user or the password")
     return response.auth.payload
 
 
 def require_accepted(response: Response) -> None:
-    """Raise WrongKey if the response shows that the bookie requires an authentication."""
+    """Raise WrongKey if the response shows that the bookie requires authentication."""
     if WrongKey.code in {_SAME_CODES.get(response.status), _SAME_CODES.get(response.read_lac.status)}:
         raise WrongKey("The bookie requires that its clients authenticate with a user or a certificate")
 
@@ -174,7 +178,9 @@ def _require(response: Response, operation: Operation, failure: str) -> None:
 def result_of(
     response: Response, operation: Operation, ledger_id: int | None
 ) -> BookieSpace | ExplicitLac | BookKeeperError | None:
-    """Return the result of a request, or the error that the bookie returned. Raises InvalidAnswer."""
+    """Return the result of a request (None for WRITE_LAC and FORCE), or the error that the bookie returned. Raises
+    InvalidAnswer if the response does not belong to a request of this operation and ledger.
+    """
     if response.header.operation != operation:
         raise InvalidAnswer(
             f"A bookie responded to operation {response.header.operation}, but the request was {operation.name}."

@@ -43,8 +43,8 @@ def range_count(record: CursorRecord) -> int:
 
 
 def position_info(record: CursorRecord, properties: dict[str, int]) -> bytes:
-    """Encode the state of a cursor as an entry of its cursor ledger. `properties`: the numbers that Pulsar stores with
-    a position.
+    """Encode the state of a cursor as an entry of its cursor ledger. `properties`: Pulsar's properties of the
+    mark-delete position, which are numbers by name.
     """
     info = PositionInfo(ledger_id=record.mark_delete_position.ledger_id, entry_id=record.mark_delete_position.entry_id)
     if range_count(record) <= MAX_RANGES:
@@ -76,7 +76,9 @@ def decode_cursor_info(path: str, value: bytes) -> ManagedCursorInfo:
 
 
 def state_of_entry(info: PositionInfo) -> bytes:
-    """Return the state of a cursor in an entry of its cursor ledger, as a cursor record (`cursor_record.py`)."""
+    """Convert `info`, an entry of a cursor ledger, to a cursor record with the state of the cursor
+    (`cursor_record.py`).
+    """
     holes = _holes(info.individual_deleted_messages)
     for each in info.individual_deleted_message_ranges:
         _entries(holes, each.key).update(_bitmap(each.values))
@@ -86,8 +88,8 @@ def state_of_entry(info: PositionInfo) -> bytes:
 
 
 def state_of_document(info: ManagedCursorInfo) -> bytes:
-    """Return the state of a cursor in its document, as a cursor record (`cursor_record.py`). It may be only an older
-    mark-delete position.
+    """Convert `info`, the document of a cursor, to a cursor record (`cursor_record.py`). If the state of the cursor is
+    in a cursor ledger, the record contains only the mark-delete position in the document, which may be outdated.
     """
     mark = Position(info.mark_delete_ledger_id, info.mark_delete_entry_id)
     if info.cursors_ledger_id != STATE_IN_DOCUMENT:
@@ -97,7 +99,9 @@ def state_of_document(info: ManagedCursorInfo) -> bytes:
 
 
 def put_state(info: ManagedCursorInfo, record: CursorRecord, properties: dict[str, int]) -> None:
-    """Store the whole state of a cursor in its document. `properties`: the numbers that Pulsar stores with a position."""
+    """Store the whole state of a cursor in its document. `properties`: Pulsar's properties of the mark-delete position,
+    which are numbers by name.
+    """
     clear_state(info, record.mark_delete_position)
     info.cursors_ledger_id = STATE_IN_DOCUMENT
     _add_ranges(info.individual_deleted_messages, record.holes)
@@ -109,7 +113,7 @@ def put_state(info: ManagedCursorInfo, record: CursorRecord, properties: dict[st
 
 
 def clear_state(info: ManagedCursorInfo, mark: Position) -> None:
-    """Remove the state from a cursor's document, except the mark-delete position `mark`."""
+    """Remove the state from a cursor's document, and set its mark-delete position to `mark`."""
     info.mark_delete_ledger_id, info.mark_delete_entry_id = mark
     for field in (
         "individual_deleted_messages",

@@ -40,7 +40,7 @@ class OwnedRecord(Protocol):
     """The documents of the managed ledger that owns a cursor."""
 
     async def save(self) -> None:
-        """Store the changed documents, among them those of cursors. Raises StoreError."""
+        """Store the changed documents, including the documents of cursors. Raises StoreError."""
 
     async def put_beside(self, path: str, value: bytes, expected_version: int) -> None:
         """Store another document in a transaction that succeeds only for the owner of the managed ledger.
@@ -50,7 +50,7 @@ class OwnedRecord(Protocol):
 
 
 class CursorNode:
-    """The document of a cursor of the managed ledger at `owner`, which owns it."""
+    """The document of one cursor. `owner`: the path of the managed ledger that owns the cursor."""
 
     def __init__(self, owner: str, name: str, found: ManagedCursorInfo | None, record: OwnedRecord) -> None:
         self.owner = owner
@@ -72,7 +72,9 @@ class CursorNode:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the cursor is in the extras of its managed ledger, where Java brokers do not see it."""
+        """Whether Java brokers do not see the cursor, because it has no document. Its mark-delete position is in
+        pybroker's own document of the managed ledger (the extras).
+        """
         return self.name == TRANSACTIONS_CURSOR
 
     @property
@@ -81,12 +83,12 @@ class CursorNode:
 
     @property
     def compacted_ledger(self) -> int | None:
-        """The ledger of the compacted view; None without a view, and for all cursors except `__compaction`."""
+        """The id of the ledger with the compacted view; None without a view, and for all cursors except `__compaction`."""
         return self.position_properties.get(COMPACTED_LEDGER) if self.name == COMPACTION_CURSOR else None
 
     def state(self) -> bytes:
-        """Return the state in the document as a cursor record (`cursor_record.py`). It may be only an older mark-delete
-        position.
+        """Return the state in the document as a cursor record (`cursor_record.py`). If the state is in a cursor ledger,
+        the record contains only the mark-delete position in the document, which may be outdated.
         """
         return state_of_document(self._info)
 
@@ -98,7 +100,7 @@ class CursorNode:
         self._info.cursors_ledger_id = ledger_id
 
     def took(self, entry: PositionInfo) -> None:
-        """Copy the numbers that Pulsar stores with a position from the last entry of the cursor ledger."""
+        """Copy Pulsar's properties of the mark-delete position from `entry`, the last entry of the cursor ledger."""
         self.position_properties = {each.name: each.value for each in entry.properties}
 
     def info(self, cursor_id: str, *, is_delayed: bool) -> CursorInfo:
@@ -114,7 +116,9 @@ class CursorNode:
         return CursorInfo(cursor_id, position, properties, is_delayed)
 
     def encode(self, info: CursorInfo, view: CompactedInfo | None, now_ms: int) -> bytes:
-        """Return the bytes of the cursor's document. `view`: the compacted view of the managed ledger."""
+        """Return the bytes of the cursor's document. `view`: the compacted view of the managed ledger, None without
+        one. `now_ms`: the wall clock, in milliseconds since 1970.
+        """
         found = self._info
         if not found.HasField("mark_delete_ledger_id"):
             found.mark_delete_ledger_id, found.mark_delete_entry_id = info.position

@@ -1,5 +1,5 @@
-"""Decompression of managed ledger documents that Java brokers wrote: 0x4778, u32 size of the header, header, compressed
-bytes. Pure.
+"""Decompression of managed ledger documents that Java brokers wrote, in the format: 0x4778, size of the header (u32),
+header, compressed bytes. Pure.
 
 Java brokers write them if `managedLedgerInfoCompressionType` or `managedCursorInfoCompressionType` is set. This broker
 reads them, and writes uncompressed documents, which every Java broker reads.
@@ -24,7 +24,9 @@ MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 
 def plain(path: str, value: bytes) -> bytes:
-    """Return the document at `path` uncompressed, whether Java brokers compressed it or not. Raises StoreError."""
+    """Return the uncompressed form of `value`, the document at `path`. A document that is not compressed is returned
+    unchanged. Raises StoreError.
+    """
     if len(value) < _HEAD.size or int.from_bytes(value[:2], "big") != _MAGIC:
         return value
     _, size = _HEAD.unpack_from(value)

@@ -19,8 +19,9 @@ _PULSAR = {APPLICATION: b"pulsar"}
 def custom_metadata(
     purpose: LedgerPurpose, owner: str, mark: ClusterMark | None = None, compacted_up_to: Position | None = None
 ) -> dict[str, bytes]:
-    """Return the custom metadata of a ledger of the managed ledger at the path `owner`. `compacted_up_to`: the last
-    entry that a compacted ledger covers.
+    """Return the custom metadata of a ledger of the managed ledger at the path `owner`. `mark`: properties that permit
+    the deletion of the ledger if it is orphaned; None forbids it. `compacted_up_to`: the last entry that a compacted
+    ledger covers.
 
     A compacted ledger gets no `mark`: its compaction may take longer than the time after which an unlisted ledger is
     deleted.

@@ -14,8 +14,8 @@ from pybroker.model.position import Position
 def stored_managed_ledger(
     info: PulsarInfo, version: int, times_ms: tuple[int, int], cursors: dict[str, StoredCursor]
 ) -> StoredManagedLedger:
-    """Return the description of a managed ledger's document. `times_ms`: its creation and last change, in milliseconds
-    since 1970.
+    """Return the description of a managed ledger's document. `times_ms`: when the document was created and last
+    changed, in milliseconds since 1970.
     """
     terminated = info.terminated_position if info.HasField("terminated_position") else None
     return StoredManagedLedger(

@@ -112,6 +112,6 @@ def _id(value: bytes, at: int, end: int) -> int:
             at = varint.skip_field(value, tag, at, end)
     if len(found) != 1:
         raise ProtocolViolation(
-            f"the document is damaged: a ledger or a cursor in it has {len(found)} ids instead of one"
+            f"the document is damaged: a ledger or a cursor in it has {len(found)} ids instead of one id"
         )
     return found[0]

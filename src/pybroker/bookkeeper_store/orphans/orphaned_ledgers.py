@@ -23,7 +23,9 @@ def orphan_rule(cluster_name: str, min_age_ms: int) -> OrphanRule:
 
 
 class OrphanedLedgers:
-    """The deletion in one broker. `run` works until it is cancelled."""
+    """The periodic deletion of orphaned ledgers by one broker. `run` works until it is cancelled or the deletion is
+    disabled.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class OrphanedLedgers:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Search and delete orphaned ledgers once. Errors are logged and counted."""
+        """Search and delete orphaned ledgers once, if this broker is the leader. Errors are logged and counted."""
         try:
             if not await self._is_leader():
                 return

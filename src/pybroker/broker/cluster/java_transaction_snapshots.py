@@ -61,8 +61,8 @@ class JavaTransactionSnapshots:
     # --- for Java brokers --------------------------------------------------------------------------------------------
 
     async def announce(self, topic: TopicName, last: Position) -> None:
-        """Publish a snapshot of `topic` up to the position `last`, before which no message belongs to a transaction.
-        Raises StoreError.
+        """Publish a snapshot which states that no message of `topic` up to the position `last` belongs to a
+        transaction. Raises StoreError.
         """
         if is_system_topic(topic):
             return
@@ -72,7 +72,7 @@ class JavaTransactionSnapshots:
                 await while_served(self.ownership, topic, self._publish(name, encode_snapshot(topic, last), str(topic)))
         except (BrokerError, ClientError, AccessRefused) as error:
             raise StoreError(
-                f"the transaction snapshot of {topic}, which Java brokers read, cannot be published: {error}"
+                f"the transaction snapshot of topic {topic}, which Java brokers read, cannot be published: {error}"
             ) from error
 
     async def _publish(self, name: TopicName, value: bytes, key: str) -> None:
@@ -85,8 +85,8 @@ class JavaTransactionSnapshots:
     # --- from Java brokers -------------------------------------------------------------------------------------------
 
     async def start_of(self, topic: TopicName) -> Position | None:
-        """Return the position after which `topic` may have messages of Java coordinators; None without such messages.
-        Raises StoreError.
+        """Return the position after which `topic` may have messages of transactions of Java coordinators; None if it
+        has no such messages. Raises StoreError.
         """
         if self.client is None or is_system_topic(topic):
             return None
@@ -108,7 +108,8 @@ class JavaTransactionSnapshots:
             await while_served(self.ownership, topic, found.read_now(self.client))
         except _FAILURES as error:
             raise StoreError(
-                f"{topic} cannot be loaded: the snapshots of transactions of Java brokers in {name} cannot be read: {error}"
+                f"topic {topic} cannot be loaded, because the transaction snapshots that Java brokers stored in topic {name} "
+                f"cannot be read: {error}"
             ) from error
         return found.starts.get(str(topic))
 

@@ -29,8 +29,8 @@ class OwnersParticipants:
         self._client = client
 
     def serves(self, topic: TopicName) -> bool:
-        """Return whether this broker serves `topic`; True also if its namespace does not exist, so that no broker owns
-        it.
+        """Return whether this broker serves `topic`. Also True if the namespace of the topic does not exist, because
+        then no other broker owns the topic.
         """
         try:
             self._ownership.require_served(topic)
@@ -45,8 +45,8 @@ class OwnersParticipants:
     ) -> None:
         """Commit or abort the transaction on `topic`, or on its `subscription`, at the broker that owns the topic.
 
-        A topic or subscription that does not exist counts as success. `low_water_mark`: all transactions of this
-        coordinator up to this id have ended. Raises BrokerError if the owner is unreachable or refuses.
+        A topic or subscription that does not exist counts as success. `low_water_mark`: all transactions of the same
+        coordinator with this or a lower id have ended. Raises BrokerError if the owner is unreachable or refuses.
         """
         command = _command(topic, subscription, txn, action, low_water_mark)
         try:
@@ -58,7 +58,7 @@ class OwnersParticipants:
             raise
         except (ClientError, AccessRefused, OSError) as error:
             raise ServiceNotReady(
-                f"the broker that owns {topic} did not confirm the end of transaction {txn}: {error}"
+                f"the broker that owns topic {topic} did not confirm the end of transaction {txn}: {error}"
             ) from error
 
 

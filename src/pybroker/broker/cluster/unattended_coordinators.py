@@ -1,4 +1,4 @@
-"""Start of transaction coordinators that no broker runs, and end of transactions beside Java brokers.
+"""Start of transaction coordinators that no broker runs, and end of the transactions of coordinators at Java brokers.
 
 When a broker stops, its transaction coordinators have no owner until a client looks one up. Meanwhile, open
 transactions do not time out, and their messages block readers. The leader broker therefore looks up each such
@@ -48,8 +48,8 @@ class UnattendedCoordinators:
             await self.check()
 
     async def check(self) -> None:
-        """Assign a broker to each coordinator that has a log and no owner, and abort the transactions of coordinators
-        at Java brokers. A failure is logged, and the next check retries.
+        """Assign a broker to each transaction coordinator that has a log and no owner, and abort the open transactions
+        of coordinators that Java brokers own. A failure is logged, and the next check retries.
         """
         try:
             coordinator_ids = await self._coordinators.with_log() if await self._is_responsible() else []
@@ -101,7 +101,7 @@ class UnattendedCoordinators:
         return min(own_kind, default="") == registry.own_broker.broker_id
 
     async def end_before_stop(self) -> None:
-        """Abort the open transactions if only Java brokers stay in the cluster after this broker stops. Never raises."""
+        """Abort the open transactions if only Java brokers remain in the cluster after this broker stops. Never raises."""
         java_brokers = self._coordinators.java_brokers
         if java_brokers is None or not self._coordinators.running():
             return
@@ -115,7 +115,7 @@ class UnattendedCoordinators:
             logs.warning(
                 "transactions.left_to_java_broker",
                 error=str(error) or f"they have not ended within {END_TIMEOUT_S:g} s",
-                action="Java brokers deliver no message behind an open transaction until a pybroker has run again",
+                action="Java brokers deliver no message after the first message of these transactions until a pybroker runs again",
             )
         else:
             logs.info("transactions.ended_for_java_broker", aborted=count)

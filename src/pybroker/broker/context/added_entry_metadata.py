@@ -22,7 +22,7 @@ NO_INDEX = -1
 
 @dataclass(frozen=True, slots=True)
 class AddedMetadata:
-    """The fields that are enabled."""
+    """Fields of the broker entry metadata that are enabled."""
 
     timestamp: bool
     index: bool
@@ -55,8 +55,10 @@ class EntryMetadata:
         self._given = document.last_index  # includes messages that are not durable yet
 
     def put_in_front(self, payloads: Sequence[bytes], message_counts: Sequence[int], now_ms: int) -> list[bytes]:
-        """Return the entries with broker entry metadata prepended, and assign message indexes. If the ledger refuses
-        the entries, the caller must call `take_back`.
+        """Return the entries `payloads` with broker entry metadata prepended, and assign message indexes.
+        `message_counts`: number of messages in each entry.
+
+        If the ledger refuses the entries, the caller must call `take_back`.
         """
         timestamp_ms = now_ms if self._added.timestamp else None
         if not self._added.index:
@@ -85,7 +87,9 @@ class EntryMetadata:
 
 
 async def restore(ledger: ManagedLedger, added: AddedMetadata | None) -> None:
-    """Determine the last message index of a topic during its load. On failure, close the ledger and raise StoreError."""
+    """Determine the last message index of the topic during its load, and set it in `ledger.document`. On failure, close
+    the ledger and raise StoreError.
+    """
     document = ledger.document
     known = document.last_index
     if known is None and added is None:
@@ -115,8 +119,8 @@ async def _index_of_last_entry(ledger: ManagedLedger) -> int | None:
 
 
 async def first_with_index(ledger: ManagedLedger, index: int) -> Position:
-    """Return the position of the entry that contains the message with the given index, or `ledgers.end_position` if
-    there is none. Raises StoreError.
+    """Return the position of the entry that contains the message with the given index, or the position after the last
+    entry if no entry contains it. Raises StoreError.
     """
     ledgers = ledger.ledgers
     ids = [row.ledger_id for row in ledgers.rows() if row.entry_count]

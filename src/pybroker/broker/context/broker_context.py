@@ -125,7 +125,7 @@ class BrokerContext:
         return effective_policies(topic, policies, self.default_policies, config.cluster_name)
 
     def defaults_changed(self) -> None:
-        """Apply changed configuration defaults. An unchanged rate limit keeps its tokens."""
+        """Apply changed configuration defaults. A rate limit that has not changed keeps its remaining tokens."""
         runtime = self.runtime
         self.default_policies = default_policies(runtime.config)
         limit = _dispatch_rate_limit(runtime)

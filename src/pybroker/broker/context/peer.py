@@ -67,7 +67,7 @@ class Peer(ABC):
 
     @property
     def principal(self) -> Principal:
-        """Return the role with that of a proxy, for authorization."""
+        """Role of the client, and of the proxy if the client connects through one, for authorization."""
         return principal_of(self.role, self.proxy_role)
 
     @property
@@ -91,7 +91,7 @@ class Peer(ABC):
 
     def admit_not_stored(self, count: int) -> int:
         """Return how many of `count` non-persistent messages the connection may publish in this event loop iteration.
-        They count against its limit.
+        The returned number counts against the connection's limit.
         """
         return count
 
@@ -103,8 +103,8 @@ class Peer(ABC):
 
     @abstractmethod
     def send_errors(self, producer_id: int, sequence_ids: list[int], error: BrokerError, size_bytes: int) -> None:
-        """Send an error for each message that was not stored. `size_bytes` is subtracted from the connection's pending
-        publishes.
+        """Send `error` for each message in `sequence_ids`, because these messages were not stored. `size_bytes`: their
+        total size, which is subtracted from the connection's pending publishes.
         """
 
     @abstractmethod
@@ -121,7 +121,7 @@ class Peer(ABC):
 
     @abstractmethod
     def send_ack_response(self, consumer_id: int, request_id: int, error: BrokerError | None) -> None:
-        """Send ACK_RESPONSE: the acknowledgement is durable if `error` is None, or has failed."""
+        """Send ACK_RESPONSE. The acknowledgement is durable if `error` is None; otherwise it has failed with `error`."""
 
     @abstractmethod
     def close_producer(self, producer_id: int) -> None:
@@ -150,7 +150,7 @@ class Peer(ABC):
 
     @abstractmethod
     async def is_alive(self) -> bool:
-        """Send a PING, and return whether the client replies within the liveness timeout; otherwise close the
+        """Send a PING, and return whether the client replies within the liveness timeout. If it does not, close the
         connection.
         """
 

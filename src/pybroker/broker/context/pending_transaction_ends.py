@@ -32,13 +32,11 @@ class PendingEnd(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Clause for error texts that continues "the transaction …"."""
+        """Reason as a clause that continues the words "the transaction …" in an error text."""
         if self.is_committed:
             return "is committed, but the topic has not stored the commit yet"
         failure = f" (last error: {self.last_error})" if self.last_error else ""
-        return (
-            f"may be committed, which is known when transaction coordinator {self.txn.most} has read its log{failure}"
-        )
+        return f"may be committed: its state is known when transaction coordinator {self.txn.most} has read its log{failure}"
 
 
 PendingEndOf = Callable[["TxnId"], PendingEnd | None]

@@ -1,4 +1,4 @@
-"""Addresses of this broker, and whether it accepts clients: from `ready` until it stops."""
+"""Addresses of this broker, and whether it accepts clients: from the time when it is ready until it stops."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ TURN_BUDGET_MS = 0.4
 
 
 class Pumped(ABC):
-    """A subscription in this queue."""
+    """A subscription that a `PumpList` queues and dispatches."""
 
     is_queued = False
 
     @abstractmethod
     def pump(self, now_ms: float, deadline_ms: float) -> bool:
-        """Dispatch entries until `deadline_ms`. Return whether more entries can be dispatched. `now_ms` is the start of
-        the callback; both by the monotonic clock.
+        """Dispatch entries until `deadline_ms`. Return whether more entries can be dispatched. `now_ms` is the start
+        time of the queue's callback. Both are times of the monotonic clock.
         """
 
     @abstractmethod

@@ -73,7 +73,8 @@ class ReadLeases:
     ) -> float:
         """Create, renew, or move the owner's lease on the topic. Return its remaining time in milliseconds.
 
-        A lease whose position does not advance ends after `longest_ms`. Raises TooManyLeases.
+        A lease whose position does not advance ends after `longest_ms`. `holder`: role or client address against whose
+        limit the lease counts. Raises TooManyLeases.
         """
         leases = self._by_topic.get(topic, {})
         self._drop_ended(topic, leases, now_ms)

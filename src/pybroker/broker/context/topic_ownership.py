@@ -10,16 +10,16 @@ from pybroker.model.names import TopicName
 
 
 class TopicOwnership(Protocol):
-    """Check whether this broker serves a topic."""
+    """Checks of whether this broker serves a topic."""
 
     def require_served(self, topic: TopicName) -> None:
-        """Raise ServiceNotReady, with Pulsar's text, unless this broker owns the bundle of `topic`. Raise TopicNotFound
-        if the namespace does not exist.
+        """Raise ServiceNotReady, with the error text of Pulsar, unless this broker owns the bundle of `topic`. Raise
+        TopicNotFound if the namespace does not exist.
         """
 
     async def settled(self, topic: TopicName) -> None:
-        """Wait until this broker has finished acquiring the topic's bundle, if it is acquiring it. Lookups at other
-        brokers may send clients here earlier. Raises TopicNotFound if the namespace does not exist.
+        """If this broker is acquiring the topic's bundle, wait until it has finished, because lookups at other brokers
+        may send clients here earlier. Raises TopicNotFound if the namespace does not exist.
         """
 
     def holds_session(self) -> bool:
@@ -45,7 +45,7 @@ class TopicsElsewhere(Protocol):
         """Return the durable subscriptions of the topic with their properties; None if no other broker owns it."""
 
     async def create_subscription(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
-        """Create a durable subscription at the topic's first message, unless it exists."""
+        """Create a durable subscription at the topic's first message, unless the subscription exists."""
 
 
 class NotJoined:

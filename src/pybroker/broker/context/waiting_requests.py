@@ -28,8 +28,8 @@ class WaitingRequests:
 
     @asynccontextmanager
     async def wait(self, reason: str) -> AsyncIterator[None]:
-        """Count a waiting request within this context. `reason` says why the request waits, such as "topic T is being
-        loaded". Raises TooManyRequests.
+        """Count the request as waiting for the duration of this context. `reason` says why the request waits, such as
+        "topic T is being loaded". Raises TooManyRequests at the limit, and after `topicLoadTimeoutSeconds`.
         """
         config = self._config
         timeout_s = config.topic_load_timeout_seconds
@@ -37,7 +37,9 @@ class WaitingRequests:
             async with self.topics.waiting(ASKING.get(), config.max_waiting_topic_requests, timeout_s):
                 yield
         except WaitRefused as refusal:
-            raise TooManyRequests(f"{reason}, and the request cannot wait for it: {refusal}. Try again") from None
+            raise TooManyRequests(f"{reason}, and the request cannot wait: {refusal}. Try again") from None
         except WaitTimedOut:
             logs.warning("topic.load_timeout", reason=reason)
-            raise TooManyRequests(f"{reason} for {timeout_s} s (topicLoadTimeoutSeconds), try again") from None
+            raise TooManyRequests(
+                f"{reason}, and the request has waited for {timeout_s} s (topicLoadTimeoutSeconds): try again"
+            ) from None

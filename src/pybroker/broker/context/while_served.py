@@ -18,10 +18,11 @@ SERVED_CHECK_S = 0.1
 
 
 async def while_served(ownership: TopicOwnership | None, topic: TopicName, work: Coroutine[Any, Any, Result]) -> Result:
-    """Await `work` for a topic that is loaded or publishes, and return its result in the same event loop iteration.
+    """Await `work`, a step of loading `topic` or of publishing to it, and return the result of `work`.
 
-    Raises ServiceNotReady or TopicNotFound if this broker gives up the bundle of `topic` meanwhile. The release of the
-    bundle waits for the topic: `work` that needs a system topic of the same bundle would wait for the release.
+    The result is returned in the event loop iteration in which `work` completes. Raises ServiceNotReady or
+    TopicNotFound if this broker gives up the bundle of `topic` meanwhile. Without this check, a deadlock is possible:
+    the release of the bundle waits for the topic, and `work` may need a system topic of the same bundle.
     """
     if ownership is None:
         return await work

@@ -124,8 +124,8 @@ def apply(
     delayed: DelayedDelivery,
     compacted_reads: CompactedReads | None,
 ) -> tuple[int, bool]:
-    """Apply an acknowledgement. Return the number of entries that became completely acknowledged, and whether the
-    dispatcher can send entries again that it could not send before.
+    """Apply an acknowledgement. Return the number of entries that became completely acknowledged, and whether entries
+    that the dispatcher could not send before can be sent now.
 
     `dispatcher` is None if no consumer has connected since the topic was loaded.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[SubscriptionBase], peer: Peer) -> None:
-    """Check the consumer limits of the topic and of the client's IP address. Raises ConsumerBusy."""
+    """Check that neither the topic nor the client's IP address has reached its consumer limit. Raises ConsumerBusy."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_consumers
@@ -34,7 +34,7 @@ def require_room_for_consumer(topic: TopicContext, subscriptions: Collection[Sub
 
 
 def require_room_on_subscription(subscription: SubscriptionBase) -> None:
-    """Check the consumer limit of the subscription. Raises ConsumerBusy."""
+    """Check that the subscription has not reached its consumer limit. Raises ConsumerBusy."""
     topic = subscription.topic
     limit = topic.policies.max_consumers_per_subscription
     if 0 < limit <= len(subscription.consumers) and not is_system_topic(topic.name):
@@ -42,8 +42,8 @@ def require_room_on_subscription(subscription: SubscriptionBase) -> None:
 
 
 def require_room_for_subscription(topic: TopicContext, subscription_count: int) -> None:
-    """Check the subscription limit of the topic. `subscription_count` includes subscriptions that are being created.
-    Raises NotAllowedError.
+    """Check that the topic has not reached its subscription limit. `subscription_count` includes subscriptions that are
+    being created. Raises NotAllowedError.
     """
     limit = topic.policies.max_subscriptions
     if 0 < limit <= subscription_count and not is_system_topic(topic.name):

@@ -100,8 +100,8 @@ class DelayedDelivery(Stage):
 
     @property
     def overdue_entries(self) -> int:
-        """Approximate number of entries that have been due for longer than one tick of the timer, and wait for a
-        consumer. 0 only if there are none.
+        """Approximate number of entries that have been due for longer than the tick time of delayed delivery, and wait
+        for a consumer. 0 only if there are none.
         """
         first_ms = self._index.next_due_ms() if self.serves_several else None
         if first_ms is None:
@@ -121,7 +121,7 @@ class DelayedDelivery(Stage):
 
     @property
     def held_back(self) -> Mapping[int, BitMap]:
-        """Bitmaps of delayed entries by ledger id, which reads at the cursor must skip."""
+        """Delayed entries, which reads at the cursor must skip, as one bitmap of entry ids per ledger id."""
         return self._index.members if self.serves_several else _NOTHING
 
     # --- waiting -----------------------------------------------------------------------------------------------------
@@ -165,8 +165,8 @@ class DelayedDelivery(Stage):
         return entries.rows([index for index, entry_id in enumerate(entries.entry_ids) if entry_id not in members])
 
     def take_due(self, max_entries: int) -> list[Delayed]:
-        """Remove up to `max_entries` due entries from the index and return them by due time. If delayed delivery is
-        disabled, all entries are due.
+        """Remove up to `max_entries` due entries from the index and return them, sorted by due time. If delayed
+        delivery is disabled, all entries are due.
         """
         if not self._index or not self.serves_several:
             return []
@@ -225,17 +225,17 @@ class DelayedDelivery(Stage):
         return sorted(self._index.members)
 
     def changed_ms(self, position: Position) -> int | None:
-        """Return the delivery time that an administrator has set for the entry (0: immediately); None if its own time
-        applies.
+        """Return the delivery time that an administrator has set for the entry, in milliseconds since 1970 (0:
+        immediately); None if the producer's delivery time applies.
         """
         return self._changed.get(position)
 
     async def change(self, position: Position, due_ms: int) -> None:
-        """Set the delivery time of an undelivered entry (0: immediately). Durable on return if the subscription is
-        durable.
+        """Set the delivery time of an undelivered entry, in milliseconds since 1970 (0: immediately). Durable on return
+        if the subscription is durable.
 
         Raises TooManyRequests if `MAX_CHANGED_DELAYS` delivery times are already changed. Raises StoreError if the
-        change is not stored; it then applies until a restart.
+        change is not stored; the change then applies until the broker restarts.
         """
         clock = self._runtime.clock
         while not self.restore(clock.monotonic_ms() + RESTORE_SLICE_MS):  # noqa: ASYNC110  (each round does a part of it)
@@ -262,7 +262,9 @@ class DelayedDelivery(Stage):
     # --- storing and restoring the index ------------------------------------------------------------------------------
 
     def restore(self, deadline_ms: float) -> bool:
-        """Continue reading the stored index until `deadline_ms`. Return whether the index is complete."""
+        """Continue reading the stored index until `deadline_ms` of the monotonic clock. Return whether the index has
+        been read completely.
+        """
         if self.is_restored or not self.serves_several:
             return True
         is_complete = self.is_restored = self._storage.restore(deadline_ms)

@@ -122,7 +122,7 @@ class DelayedIndexStorage(CursorOwner):
         await stored
 
     def store_anew_if_stale(self) -> None:
-        """Rewrite the stored index if a large part of it is stale; delete it if no entry is delayed."""
+        """Rewrite the stored index if most of its entries are no longer delayed; delete it if no entry is delayed."""
         waiting = len(self._index)
         is_stale = self._stored_entries > (2 * waiting + STALE_ENTRIES if waiting else 0)
         if is_stale and self._record_id and not self.is_closed:

@@ -21,14 +21,16 @@ MIN_WAIT_MS = 10
 
 
 def renew_topic_limit(topic: TopicContext) -> None:
-    """Apply the topic's dispatch rate policy. An unchanged limit keeps its tokens."""
+    """Apply the topic's dispatch rate policy. A limit that has not changed keeps its remaining tokens."""
     topic.dispatch_rate_limit = _renewed_limit("Topic", topic.dispatch_rate_limit, topic.policies.dispatch_rate, topic)
 
 
 def throttle_of(
     subscription: SubscriptionBase, cursor: ManagedCursor, before: DispatchThrottle | None
 ) -> DispatchThrottle | None:
-    """Return the rate limits of the subscription, or None if none applies. `before`: its previous limits."""
+    """Return the rate limits of the subscription, or None if none applies. `before`: the previous limits of the
+    subscription; if the limit for this subscription alone is unchanged, it keeps its remaining tokens.
+    """
     topic = subscription.topic
     policies = topic.policies
     own = _renewed_limit(
@@ -129,7 +131,9 @@ class DispatchThrottle:
         return behind <= config.managed_ledger_cursor_backlogged_threshold
 
     def cut(self, plan: ReadPlan, dispatcher: Dispatcher) -> None:
-        """Limit the read plan to the allowed number of entries, and return the remaining entries to the dispatcher."""
+        """Limit the read plan to the allowed number of entries and bytes. Entries to redeliver that exceed this
+        number are returned to the dispatcher.
+        """
         if self._is_exempt():
             return
         plan.max_bytes = int(max(1, min(plan.max_bytes, self._max_bytes)))

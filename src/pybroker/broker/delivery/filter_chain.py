@@ -28,7 +28,7 @@ class FilterJury:
         self._has_failed = False
 
     def accepted(self, payloads: list[bytes], message_counts: list[int]) -> tuple[list[bytes], list[int]]:
-        """Return the messages of a non-persistent topic that all filters accept."""
+        """Return the messages of a non-persistent topic that all filters accept: their payloads and message counts."""
         position = Position(0, 0)
         verdicts = [self.verdict(self.entry(position, payload)) for payload in payloads]
         if not self._count(verdicts, message_counts):
@@ -41,7 +41,9 @@ class FilterJury:
         return FilteredEntry(str(judged.topic.name), judged.name, judged.properties, position, payload)
 
     def rejects(self, position: Position, payload: bytes) -> bool:
-        """Return whether the current filters reject the entry, for `explain`; the evaluation is not counted."""
+        """Return whether the current filters reject the entry, for `explain`. Filter statistics do not count this
+        evaluation.
+        """
         return self.verdict(self.entry(position, payload)) is Verdict.REJECT
 
     def verdict(self, entry: FilteredEntry) -> Verdict:
@@ -100,7 +102,9 @@ class FilterChain(FilterJury, Stage):
         self.deferred_first: Position | None = None
 
     def passed(self, plan: ReadPlan, entries: AssignInput, dispatcher: Dispatcher) -> AssignInput:
-        """Return the accepted entries. Acknowledge rejected entries, and defer rescheduled entries."""
+        """Return the accepted entries. Rejected entries are acknowledged. Entries with the verdict RESCHEDULE are read
+        again later.
+        """
         verdicts = [
             self.verdict(self.entry(Position(entries.ledger_id, entry_id), payload))
             for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True)

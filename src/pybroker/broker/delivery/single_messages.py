@@ -26,8 +26,9 @@ async def acknowledge(subscription: Subscription, position: Position, batch_inde
     """Acknowledge an entry, or one message of its batch. Durable on return. The caller has reserved memory for one
     entry.
 
-    Raises AdminError 404 if the message does not exist, 409 if it is not readable yet, 412 if the configuration forbids
-    it; TransactionConflict if an open transaction has acknowledged it; StoreError.
+    Raises AdminError 404 if the message does not exist, 409 if it is not readable yet, 412 if the entry is not a batch
+    or the configuration forbids the acknowledgement of single messages of a batch; TransactionConflict if an open
+    transaction has acknowledged it; StoreError.
     """
     cursor = subscription.cursor
     message_count = await _messages_of_batch(subscription, position, batch_index) if batch_index is not None else 1
@@ -77,8 +78,8 @@ async def _messages_of_batch(subscription: Subscription, position: Position, bat
 def redeliver(subscription: Subscription, position: Position) -> None:
     """Take the message, with all its chunks, from its consumer, so that the dispatcher redelivers it.
 
-    Raises AdminError 404 if the message does not exist, 409 if no consumer holds it, 412 for Exclusive and Failover
-    subscriptions; TransactionConflict if an open transaction has acknowledged it.
+    Raises AdminError 404 if the message does not exist, 409 if it is acknowledged or no consumer holds it, 412 for
+    Exclusive and Failover subscriptions; TransactionConflict if an open transaction has acknowledged it.
     """
     individual = subscription.individual
     require_unacknowledged(subscription, position)
@@ -92,7 +93,7 @@ def redeliver(subscription: Subscription, position: Position) -> None:
     if individual is None or holder is None:
         raise AdminError(
             409,
-            f"Message {position} cannot be redelivered, because it is not delivered to a consumer: the broker "
+            f"Message {position} cannot be redelivered, because no consumer has it at present: the broker "
             "delivers it in the usual order",
         )
     require_unheld(subscription, position, -1)
@@ -100,10 +101,11 @@ def redeliver(subscription: Subscription, position: Position) -> None:
 
 
 async def deliver_at(subscription: Subscription, position: Position, due_ms: int) -> None:
-    """Set the delivery time of an undelivered message. Durable on return.
+    """Set the delivery time of an undelivered message, in milliseconds since 1970. Durable on return.
 
-    Raises AdminError 404 if the message does not exist, 409 if it is acknowledged or a consumer holds it, 412 for
-    subscription types without delayed delivery; TransactionConflict; TooManyRequests; StoreError.
+    Raises AdminError 404 if the message does not exist, 409 if it is acknowledged or a consumer holds it, 412 for an
+    invalid time, for a subscription type without delayed delivery, and if no consumer has connected since the topic was
+    loaded; TransactionConflict if an open transaction has acknowledged it; TooManyRequests; StoreError.
     """
     _require_undelivered(subscription, position)
     if not 0 <= due_ms <= MAX_DUE_MS:
@@ -177,8 +179,8 @@ def require_unacknowledged(subscription: Subscription, position: Position) -> No
 
 
 def require_unheld(subscription: Subscription, position: Position, bits: int) -> None:
-    """Check that no open transaction has acknowledged one of the messages in the bitmap `bits`. Raises
-    TransactionConflict.
+    """Check that no open transaction has acknowledged any of the selected messages of the entry at `position`. `bits`:
+    bitmap of the batch indexes of the selected messages; -1 for all messages. Raises TransactionConflict.
     """
     held = subscription.cursor.state.held
     txn = held.holder_of(position, bits) if held else None

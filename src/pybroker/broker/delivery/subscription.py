@@ -121,8 +121,9 @@ class Subscription(SubscriptionBase, Pumped):
         return FilterChain(self, filters, self.cursor, self._pass_over) if filters else None
 
     def compose_stages(self) -> None:
-        """Choose the steps of dispatching that entries need. Called when the first entry of a kind was published, at
-        the first pending transaction ack, and after a change of the dispatcher or the filters.
+        """Choose the dispatch steps that entries must pass. Called when the first marker or the first chunk of a large
+        message was published, at the first pending transaction ack, and after a change of the dispatcher or the
+        filters.
         """
         kinds, dispatcher = self.kinds, self.dispatcher
         stages: list[Stage] = []
@@ -265,7 +266,7 @@ class Subscription(SubscriptionBase, Pumped):
         self.delayed.release()
 
     def drop_if_unused(self) -> None:
-        """Remove a non-durable subscription without reader, because no client can reconnect to it."""
+        """Remove a non-durable subscription that has no consumers, because no client can reconnect to it."""
         if not self.is_durable and not self.consumers and not self.is_resetting:
             self._unused(self)
 
@@ -300,8 +301,8 @@ class Subscription(SubscriptionBase, Pumped):
             await self.transactions.end(txn, action, low_water_mark)
 
     def settle(self, what: Acknowledged, done: PersistDone | None = None) -> int:
-        """Apply an acknowledgement of a client, transaction or administrator. Return the number of completely
-        acknowledged entries. `done` is called when the acknowledgement is durable.
+        """Apply an acknowledgement of a client, transaction or administrator. Return the number of entries that became
+        completely acknowledged. `done` is called when the acknowledgement is durable or has failed.
         """
         cursor, dispatcher = self.cursor, self.dispatcher
         before = cursor.mark_delete_position
@@ -402,7 +403,9 @@ class Subscription(SubscriptionBase, Pumped):
         self.topic.fail(bug)
 
     def pump(self, now_ms: float, deadline_ms: float) -> bool:
-        """Dispatch until no entry can be sent or the deadline is reached. Return True if the deadline was reached."""
+        """Dispatch until no entry can be sent or the deadline is reached. Return True if the deadline was reached.
+        Times are of the monotonic clock.
+        """
         blocked_reason = self._dispatch(deadline_ms)
         if self._look_ahead.told_bytes or (self.dispatcher is not None and self.dispatcher.looks_ahead):
             self._look_ahead.update(self.dispatcher)

@@ -85,8 +85,8 @@ class SubscriptionBase(ABC):
             consumer.close_from_broker()
 
     async def is_blocked_by_the_dead(self) -> bool:
-        """Send a PING to the client of each consumer, and remove consumers without a response. Return whether one was
-        removed.
+        """Send a PING to the client of each consumer, and remove the consumers whose client does not respond. Return
+        whether a consumer was removed.
         """
         is_one_gone = False
         for consumer in list(self.consumers):

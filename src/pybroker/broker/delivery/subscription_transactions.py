@@ -77,7 +77,7 @@ class SubscriptionTransactions(Stage):
 
     def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
         """Add a pending ack with the effect `what`, which lasts until `txn` ends. The client receives ACK_RESPONSE when
-        the pending ack is durable.
+        the pending ack is durable, or with an error if it is refused.
         """
         topic = self._topic
         refused = self._refused_before(txn) or topic.broker_context.taking_part(
@@ -112,8 +112,8 @@ class SubscriptionTransactions(Stage):
         self._apply(Redelivery(rewind=False, wake=can_move))
 
     def hold(self, txn: TxnId, what: Acknowledged) -> BrokerError | None:
-        """Add a pending ack without storing it. On a conflict with another acknowledgement, add nothing and return the
-        error.
+        """Add a pending ack without storing it. If the pending ack is refused, for example because of a conflict with
+        another acknowledgement, add nothing and return the error.
         """
         held, state = self._cursor.state.held, self._cursor.state
         if (refused := self._refused_before(txn)) is not None:
@@ -197,8 +197,8 @@ class SubscriptionTransactions(Stage):
         """Commit or abort the pending acks of the transaction. Durable on return. An unknown transaction is not an
         error.
 
-        `low_water_mark`: all transactions of this coordinator up to this id have ended, so their remaining pending acks
-        are aborted. Raises BrokerError: the caller must retry.
+        `low_water_mark`: all transactions of the same coordinator with this or a lower id have ended, so their
+        remaining pending acks are aborted. Raises BrokerError: the caller must retry.
         """
         held = self._cursor.state.held
         await self._end(txn, action)

@@ -69,7 +69,9 @@ def show_draining_hashes(subscription: SubscriptionBase) -> Action:
 
 
 def show_waiting(subscription: SubscriptionBase) -> Action:
-    return _of_subscription(LOOK, subscription, "List the keys that fill the look-ahead", "GET", "/waiting", "waiting")
+    return _of_subscription(
+        LOOK, subscription, "List the hashes whose messages fill the look-ahead buffer", "GET", "/waiting", "waiting"
+    )
 
 
 def show_delayed(subscription: SubscriptionBase) -> Action:
@@ -103,7 +105,9 @@ def raise_limit(topic: TopicName, policy: str, body: object, text: str, kind: st
 
 
 def raise_subscription_dispatch_rate(subscription: SubscriptionBase, rate: object, text: str) -> Action:
-    """Suggest setting the dispatch rate of this subscription, which overrides the rates of topic and namespace."""
+    """Suggest setting the dispatch rate of this subscription to `rate` (JSON), which overrides the rates of topic and
+    namespace. `text` describes the action.
+    """
     name = subscription.topic.name
     path = f"{topic_path(_whole(name))}/{quote(subscription.name, safe='')}/dispatchRate"
     return _by_api(HARMLESS, text, "POST", path, rate)
@@ -122,9 +126,9 @@ def compact_again(topic: TopicName) -> Action:
 
 def disconnect(consumer: Consumer) -> Action:
     outcome = (
-        "the other consumers receive what it has not acknowledged, and its client subscribes again"
+        "other consumers receive its unacknowledged messages, and its client subscribes again"
         if _has_takers(consumer)
-        else "its client subscribes again and receives what it has not acknowledged once more"
+        else "its client subscribes again and receives its unacknowledged messages again"
     )
     rest = f"/consumer/{quote(consumer.name, safe='')}/disconnect?consumerId={consumer.consumer_id}"
     which = (_option("--consumer", consumer.name), _option("--consumer-id", str(consumer.consumer_id)))
@@ -134,7 +138,7 @@ def disconnect(consumer: Consumer) -> Action:
 
 def hand_over(consumer: Consumer) -> list[Action]:
     """Suggest disconnecting `consumer`, so that another consumer receives its messages. The list is empty if no other
-    consumer can.
+    consumer can receive them.
     """
     return [disconnect(consumer)] if _has_takers(consumer) else []
 
@@ -150,7 +154,7 @@ def _has_takers(consumer: Consumer) -> bool:
 def disconnect_producer(topic: TopicName, name: str) -> Action:
     return Action(
         DISRUPTIVE,
-        f"Disconnect producer {name}: its client connects again, after the producers that wait",
+        f"Disconnect producer {name}: its client reconnects, and waits for the producers in the queue",
         "POST",
         f"{topic_path(topic)}/producer/{quote(name, safe='')}/disconnect",
         _command("disconnect", str(topic), _option("--producer", name)),
@@ -172,7 +176,7 @@ def seek_to(subscription: SubscriptionBase, position: Position) -> Action:
 
 
 def acknowledge(subscription: SubscriptionBase, position: Position) -> Action:
-    text = f"Acknowledge message {position} for subscription {subscription.name}, which then never receives it"
+    text = f"Acknowledge message {position} for subscription {subscription.name}: the subscription never receives the message"
     return _of_subscription(
         IRREVERSIBLE, subscription, text, "POST", _message(position) + "/acknowledge", "ack", str(position)
     )
@@ -189,15 +193,15 @@ def delete_subscription(subscription: SubscriptionBase) -> Action:
 
 
 def evict_backlog(topic: TopicName, quota: object, kind: str) -> Action:
-    """Suggest changing the policy of the topic's backlog quota to eviction. `quota` is the effective quota with that
-    change; `kind` is the type of the quota.
+    """Suggest changing the topic's backlog quota so that the oldest messages are evicted. `quota`: the effective quota
+    with that change (JSON). `kind`: the type of the quota.
     """
     text = "Drop the oldest messages, now and whenever the backlog exceeds the quota, and let producers publish"
     return _set_policy(IRREVERSIBLE, topic, "backlogQuota", quota, text, kind)
 
 
 def skip_damaged_everywhere() -> Action:
-    text = "Skip all messages of this broker that can never be read, in every subscription (autoSkipNonRecoverableData)"
+    text = "Skip damaged messages in every subscription of this broker, now and later (autoSkipNonRecoverableData)"
     path = "/admin/v2/brokers/configuration/autoSkipNonRecoverableData/true"
     return _by_api(IRREVERSIBLE, text, "POST", path)
 

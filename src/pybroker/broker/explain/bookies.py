@@ -23,8 +23,8 @@ _SHOWN = 3
 
 
 def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
-    """Return findings why the broker cannot create ledgers, or which bookies are unusable. Empty if ledgers are not on
-    BookKeeper.
+    """Return findings that explain why the broker cannot create ledgers, or which bookies are unusable. Empty if
+    ledgers are not on BookKeeper.
     """
     report = store.bookies()
     if report is None or (report.refusal is None and not report.unusable):
@@ -44,7 +44,7 @@ def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
 
 
 def of_stored_topic(topic: Topic) -> list[Finding]:
-    """Return findings why entries of a loaded topic wait for bookies."""
+    """Return findings that explain why entries of a loaded topic wait for bookies."""
     ledger, clock = topic.ledger, topic.runtime.clock
     store = topic.broker_context.ledgers.store
     report = store.bookies()
@@ -59,7 +59,7 @@ def of_stored_topic(topic: Topic) -> list[Finding]:
             Finding(
                 Code.ACK_QUORUM_UNREACHABLE,
                 f"{counted(ledger.pending_entries, 'entry waits', 'entries wait')}{for_long(since_ms, clock)} until"
-                f" {wait.ack_quorum} bookies of ledger {wait.ledger_id} have stored them: {silent}.",
+                f" {wait.ack_quorum} bookies have stored the entries in ledger {wait.ledger_id}: {silent}.",
                 since_ms=since_ms,
                 evidence={
                     "ledgerId": wait.ledger_id,
@@ -95,8 +95,8 @@ def of_stored_topic(topic: Topic) -> list[Finding]:
 
 
 def of_unloaded_topic(name: TopicName, report: BookiesReport | None, failure: str, clock: Clock) -> list[Finding]:
-    """Return findings about unusable bookies that loading topic `name` may require. `failure`: the error of the last
-    load, or "".
+    """Return a finding about unusable bookies that the broker may need to load topic `name`; empty if all bookies are
+    usable. `report` is None if ledgers are not on BookKeeper. `failure`: the error of the last load, or "".
     """
     if report is None or (report.refusal is None and not report.unusable):
         return []
@@ -114,7 +114,7 @@ def of_unloaded_topic(name: TopicName, report: BookiesReport | None, failure: st
 
 
 def of_cursor(topic: Topic, subscription: Subscription) -> list[Finding]:
-    """Return findings why acknowledgements of a subscription are not stored on bookies."""
+    """Return findings that explain why acknowledgements of a subscription are not stored on bookies."""
     cursor, clock = subscription.cursor, topic.runtime.clock
     report = topic.broker_context.ledgers.store.bookies()
     if report is None:

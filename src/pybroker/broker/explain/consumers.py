@@ -69,8 +69,8 @@ def described(consumer: Consumer) -> dict[str, Any]:
 
 
 def described_all(consumers: Sequence[Consumer]) -> Generator[None, None, list[dict[str, Any]]]:
-    """Return the state of each consumer as JSON. Yields in between, because finding the oldest unacknowledged entry may
-    take long.
+    """Return the state of each consumer as JSON. The generator yields after each consumer, because finding the oldest
+    unacknowledged entry may take long.
     """
     shown = []
     for each in consumers:
@@ -87,11 +87,11 @@ def waits_for_parts(chunk_order: ChunkOrderView) -> dict[ConsumerState, int]:
 
 
 def stuck_consumers(subscription: Subscription, waits_for: Mapping[ConsumerState, int]) -> list[tuple[Consumer, int]]:
-    """Return the consumers that block entries which no other consumer may receive, each with the number of these
-    entries.
+    """Return the consumers that block the subscription because they cannot receive entries now, each with the number of
+    entries that wait for it.
 
-    `waits_for`: number of entries that only the given consumer may receive. If no consumer can receive entries, all
-    consumers are returned.
+    `waits_for`: for each consumer, the number of waiting entries that only this consumer may receive. If no consumer
+    can receive entries, all consumers are returned; otherwise only consumers in `waits_for`.
     """
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
@@ -137,7 +137,7 @@ def _stuck(
     why = {
         Code.NO_PERMITS: "{} a full receiver queue{}: {} requests more messages after processing those in the queue",
         Code.CONNECTION_FULL: "{} not read from the connection{}: {} receives nothing until its client reads",
-        Code.CONNECTION_HELD: "{} waited{} for the broker to read from {}: " + because,
+        Code.CONNECTION_HELD: "{} waited{} for the broker to read from the connection: " + because,
         Code.UNACKED_LIMIT_CONSUMER: "{} received no messages{}: {} has as many unacknowledged messages as the limit allows"
         f" ({first.state.max_unacked_messages:,}, maxUnackedMessagesPerConsumer) and receives more when half of them are"
         " acknowledged",
@@ -186,7 +186,7 @@ def _stuck(
 
 
 def stuck_since_ms(code: Code, consumer: Consumer) -> int:
-    """Return since when the condition `code` of `consumer` lasts, in milliseconds since 1970."""
+    """Return the start of the condition `code` that stops delivery to `consumer`, in milliseconds since 1970."""
     if code is Code.CONNECTION_FULL and consumer.peer.full_since_ms is not None:
         return wall_ms(consumer.peer.full_since_ms, consumer.subscription.runtime.clock)
     return consumer.counters.last_consumed_ms or consumer.connected_since_ms
@@ -196,8 +196,11 @@ def stuck_since_ms(code: Code, consumer: Consumer) -> int:
 
 
 def silent_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
-    """Return when the consumer last acknowledged or requested messages, in milliseconds since 1970. None if it has no
-    unacknowledged messages, or was active within `explainSilentConsumerMs`.
+    """Return when a silent consumer last acknowledged or requested messages, or connected, in milliseconds since 1970;
+    None for other consumers.
+
+    A consumer is silent if it has unacknowledged messages, and has neither acknowledged, requested nor received
+    messages for `explainSilentConsumerMs`.
     """
     silent_ms = subscription.runtime.config.explain_silent_consumer_ms
     counters = consumer.counters
@@ -218,8 +221,8 @@ def _holds_something(subscription: Subscription, consumer: Consumer) -> bool:
 
 
 def of_silent(subscription: Subscription, candidates: Sequence[Consumer]) -> Generator[None, None, list[Finding]]:
-    """Return one finding about all silent consumers among `candidates`. It is blocking if the subscription has a
-    backlog.
+    """Return one finding about all consumers among `candidates` that `silent_since_ms` reports as silent; empty if
+    there are none. The finding is blocking if the subscription has a backlog.
     """
     silent: list[tuple[int, Consumer]] = []
     for index, consumer in enumerate(candidates):
@@ -278,7 +281,9 @@ def held_since_ms(subscription: Subscription, consumer: Consumer) -> int | None:
 
 
 def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, None, list[Finding]]:
-    """Return a finding that lists the unacknowledged messages of a consumer, which are no problem by themselves."""
+    """Return a finding, only for information, about the unacknowledged messages of a consumer. The list is empty if it
+    has none.
+    """
     individual = subscription.individual
     if not _holds_something(subscription, consumer):
         return []
@@ -289,12 +294,12 @@ def of_held(subscription: Subscription, consumer: Consumer) -> Generator[None, N
         sent_up_to = cursor.ledger.ledgers.previous_position(last)
         entries = cursor.ledger.ledgers.entries_between(cursor.mark_delete_position, sent_up_to)
         since_ms = held_since_ms(subscription, consumer)
-        how_long = "" if since_ms is None else f", which it has{for_long(since_ms, clock)}"
+        how_long = "" if since_ms is None else f", delivered {duration(max(0, clock.wall_ms() - since_ms))} ago"
         return [
             Finding(
                 Code.HELD_BY_CONSUMER,
-                f"Consumer {consumer.name} has received all messages up to {sent_up_to}, and the"
-                f" first one that it has not acknowledged is {first}{how_long}.",
+                f"Consumer {consumer.name} has received all messages up to {sent_up_to}. Its first"
+                f" unacknowledged message is {first}{how_long}.",
                 waits=False,
                 since_ms=since_ms,
                 evidence={"consumer": reference(consumer), "firstUnacked": str(first), "entries": entries},

@@ -54,10 +54,9 @@ class HeldBack:
             self.for_consumers[place] += max(1, hash_.entries)
 
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
-        """Return the blocked entries for which one of `consumers` is the new owner of the hash, or its previous
-        consumer.
+        """Return the blocked entries of hashes whose new or previous consumer is one of `consumers`.
 
-        Entries that wait for their consumer to have permits are included for all consumers.
+        Entries that wait because their consumer cannot receive messages now are included, whichever consumer it is.
         """
         found = HeldBack()
         found.for_consumers = self.for_consumers
@@ -219,7 +218,7 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
     return Finding(
         Code.NEWCOMER_WAITS,
         f"Consumer {first.name} joined when the subscription had read up to {position}. It receives no later messages"
-        f" until all earlier ones are acknowledged; the first unacknowledged entry is {unacked}.",
+        f" until all earlier messages are acknowledged; the first unacknowledged entry is {unacked}.",
         since_ms=consumer_of(first).connected_since_ms,
         evidence={
             "consumers": [
@@ -235,7 +234,9 @@ def _newcomers(subscription: Subscription, key_order: KeyOrderView, newcomers: M
 def held_ids(
     pending: PendingAcks, hashes: Mapping[int, ConsumerState]
 ) -> Generator[None, None, dict[int, list[Position]]]:
-    """Return the first few unacknowledged positions of each hash at its consumer in `hashes`."""
+    """Return, for each hash in `hashes`, the positions of the first few entries that its consumer has not acknowledged.
+    `hashes`: the consumer of each hash.
+    """
     ids: dict[int, list[Position]] = {sticky_hash: [] for sticky_hash in hashes}
     looked_at = 0
     for consumer in set(hashes.values()):

@@ -33,7 +33,9 @@ MAX_BYTES = 32 << 20
 def known_keys(
     ledger: ManagedLedger, key_order: KeyOrderView, held: Mapping[int, Iterable[Position]]
 ) -> Generator[None, None, dict[int, dict[str, Any]]]:
-    """Return the known keys of each hash as JSON. `held`: some unacknowledged positions of each hash."""
+    """Return the known keys of each hash as JSON, by hash; hashes without a known key are omitted. `held`: some
+    unacknowledged positions of each hash.
+    """
     found: dict[int, dict[str, Any]] = {}
     entries = size_bytes = 0
     for sticky_hash, of_consumer in held.items():

@@ -110,8 +110,8 @@ def _unknown(_: TxnId) -> TransactionSeen | None:
 
 
 def absence(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that the message does not exist. Return None if the topic, or this subscription's compacted view, contains
-    it.
+    """Report that the message does not exist or is still being stored. Return None if the topic, or this subscription's
+    compacted view, contains it.
     """
     ledger, position = asked.topic.ledger, asked.position
     if ledger.ledgers.has_entry(position):
@@ -121,8 +121,8 @@ def absence(asked: MessageQuestion) -> Reasons | Want | None:
             [
                 Finding(
                     Code.MESSAGE_BEING_STORED,
-                    f"Message {asked.message_id} is being written to the disk, with "
-                    f"{counted(ledger.pending_entries, 'entry', 'entries')} of the topic in flight.",
+                    f"Message {asked.message_id} is being written to the disk: "
+                    f"{counted(ledger.pending_entries, 'entry of the topic is', 'entries of the topic are')} not stored yet.",
                     evidence={"pendingEntries": ledger.pending_entries},
                 )
             ]
@@ -168,7 +168,7 @@ def compacted_away(asked: MessageQuestion) -> Finding:
     return Finding(
         Code.COMPACTED_AWAY,
         f"Message {asked.message_id} is not in the compacted view, which has the last message of each key up to {horizon}: "
-        "a later message of its key has replaced it, or it has no key.",
+        "a later message has the same key, or the message has no key.",
         waits=False,
         evidence={"horizon": horizon, "compactedEntries": 0 if view is None else view.entries},
     )
@@ -209,15 +209,11 @@ def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
     if ledger_id < 0 or entry_id < 0:
         why = "ledger and entry ids begin at 0"
     elif row is not None and row.is_sealed:
-        why = f"ledger {ledger_id} has {counted(row.entry_count, 'entry', 'entries')}, from 0 on, and gets no more"
+        why = f"ledger {ledger_id} is closed and has {counted(row.entry_count, 'entry', 'entries')}, with ids from 0"
     elif row is not None or asked.position > last:
-        why = (
-            f"it is beyond the end of the topic; the last message is {last}"
-            if last.entry_id >= 0
-            else "the topic is empty"
-        )
+        why = f"the id is after the last message of the topic, {last}" if last.entry_id >= 0 else "the topic is empty"
     elif trimmed is not None:
-        why = f"ledger {ledger_id}, which was deleted, had {counted(trimmed, 'entry', 'entries')}"
+        why = f"ledger {ledger_id} was deleted, and had only {counted(trimmed, 'entry', 'entries')}"
     else:
         why = f"ledger {ledger_id} does not belong to the topic: the id is of another topic, or the ledger was empty"
     return Finding(
@@ -231,7 +227,8 @@ def _never_existed(ledger: ManagedLedger, asked: MessageQuestion) -> Finding:
 def outside_batch(asked: MessageQuestion, message_count: int) -> Finding:
     return Finding(
         Code.MESSAGE_NEVER_EXISTED,
-        f"There is no message {asked.message_id}: entry {asked.position} holds {counted(message_count, 'message')}, from 0 on.",
+        f"There is no message {asked.message_id}: entry {asked.position} has "
+        f"{counted(message_count, 'message')}, with batch indexes from 0.",
         waits=False,
         evidence={"batchSize": message_count},
     )
@@ -266,7 +263,9 @@ def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def hidden(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report a marker, or a message of an aborted transaction, which consumers never receive."""
+    """Report a marker, or a message of an aborted transaction, which consumers never receive. Return None for other
+    messages.
+    """
     if not asked.topic.ledger.read_limit.is_hidden(asked.position):
         return None
     if asked.known.entry is None:
@@ -315,12 +314,12 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
     if move is not None:
         evidence |= {"passedOverFrom": str(move.after), "passedOverTo": str(move.up_to), "entries": move.entries}
         verb = "expired" if move.is_expiry else "skipped"
-        is_all = "" if move.is_certain else ", unless it had been acknowledged before"
+        is_all = "" if move.is_certain else ", unless a consumer had acknowledged it"
         return Reasons(
             [
                 Finding(
                     Code.EXPIRED if move.is_expiry else Code.SKIPPED,
-                    f"Message {asked.message_id} was {verb} {duration(max(0, clock.wall_ms() - move.at_ms))} ago with "
+                    f"Message {asked.message_id} was {verb} {duration(max(0, clock.wall_ms() - move.at_ms))} ago in a range of "
                     f"{counted(move.entries, 'entry', 'entries')}{is_all}: {move.why}.",
                     waits=False,
                     since_ms=move.at_ms,
@@ -332,16 +331,16 @@ def acknowledged(asked: MessageQuestion) -> Reasons | Want | None:
     if unusual is not None:
         return unusual
     where = (
-        f"all messages up to the mark-delete position {state.mark_delete_position} are"
+        f"all messages up to the mark-delete position {state.mark_delete_position} are acknowledged"
         if position <= state.mark_delete_position
-        else f"it was acknowledged individually, after the mark-delete position {state.mark_delete_position}"
+        else f"it was acknowledged individually, and is after the mark-delete position {state.mark_delete_position}"
     )
     return Reasons(
         [
             Finding(
                 Code.ALREADY_ACKNOWLEDGED,
                 f"Message {asked.message_id} is acknowledged in subscription {subscription.name}: {where}. A consumer acknowledged "
-                "it, or it was skipped so long ago that the broker no longer has the record.",
+                "the message, or the message was skipped so long ago that the broker has no record of the skip.",
                 waits=False,
                 evidence=evidence,
                 actions=[actions.seek_to(asked.subscription, asked.position)],
@@ -504,6 +503,7 @@ def _transaction_evidence(asked: MessageQuestion, txn: TxnId) -> tuple[dict[str,
 
 LISTED_PARTS = 100
 """Maximum number of listed chunks of a large message."""
+OTHER_CHUNKS = "the consumer has received other chunks of the same message"
 
 
 def held_by_consumer(asked: MessageQuestion) -> Reasons | Want | None:
@@ -573,8 +573,8 @@ def _held(
     findings = [
         Finding(
             Code.HELD_BY_CONSUMER,
-            f"Consumer {state.name} has had message {asked.message_id}{how_long}{again}, and has not acknowledged it. Whether the "
-            "client plans a redelivery (negative acknowledgement) or a dead letter is not known to the broker.",
+            f"Consumer {state.name} has had message {asked.message_id}{how_long}{again}, and has not acknowledged it. The broker "
+            "does not know whether the client will request a redelivery (negative acknowledgement) or publish a dead letter.",
             waits=False,
             since_ms=delivered_ms,
             evidence=evidence,
@@ -605,12 +605,12 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
     if held >= message.chunk_count:
         return []
     is_at_end = not asked.subscription.cursor.has_more()
-    why = "the others were never stored" if is_at_end else "the consumer has not received the others yet"
+    why = "the other chunks were never stored" if is_at_end else "the broker has not sent the other chunks yet"
     return [
         Finding(
             Code.CHUNKS_MISSING,
             f"Message {asked.message_id} is chunk {chunk.chunk_id + 1} of {chunk.chunk_count} of a larger message. Consumer "
-            f"{state.name} has {held} of the chunks: {why}, so its application does not receive the message.",
+            f"{state.name} has received {counted(held, 'chunk')}, and {why}: its program does not receive the larger message.",
             waits=False,
             evidence={
                 "uuid": chunk.uuid.decode("utf-8", "replace"),
@@ -628,7 +628,9 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
 
 
 def damaged(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report an entry that cannot be read. It is read only if reads of the subscription fail."""
+    """Report an entry that cannot be read; None for other entries. The entry is read only if reads of the subscription
+    fail.
+    """
     stall = asked.subscription.stall
     entry = asked.known.entry
     if entry is None and stall is not None and stall.blocked_reason is BlockedReason.READ_FAILED:
@@ -692,7 +694,7 @@ def _waiting_for_key(asked: MessageQuestion, key_order: KeyOrderView) -> Reasons
     if waiting.consumer is None:
         who = waiting.filler
         why = (
-            "it is outside the hash ranges of all connected consumers"
+            "the hash is outside the hash ranges of all connected consumers"
             if who is None
             else f"consumer {who.name} has not acknowledged messages that it received before the key moved to another consumer"
         )
@@ -714,9 +716,9 @@ def _for_one(
     asked: MessageQuestion, state: ConsumerState, evidence: dict[str, Any], since_ms: int | None = None
 ) -> Finding:
     why = (
-        "which can receive it: it is sent next"
+        "which can receive messages: the broker sends the message next"
         if state.can_take()
-        else f"which cannot receive it now: {state.blocked_reason().value}"
+        else f"which cannot receive messages now: {state.blocked_reason().value}"
     )
     return Finding(
         Code.WAITS_FOR_CONSUMER,
@@ -740,9 +742,9 @@ def _parked_for_key(asked: MessageQuestion, key_order: KeyOrderView) -> Reasons 
         return None
     finding = Finding(
         Code.SET_ASIDE,
-        f"Message {asked.message_id} waits for earlier messages of its key's hash {sticky_hash}. The look-ahead buffer has no "
-        f"space for messages of this hash from {parked.from_position(sticky_hash)} on; the broker reads them again when the "
-        "earlier ones are delivered.",
+        f"Message {asked.message_id} waits for earlier messages with hash {sticky_hash}, the hash of its key. The look-ahead "
+        f"buffer has no space for messages with this hash from {parked.from_position(sticky_hash)} on; the broker reads these "
+        "messages again when the earlier messages are delivered.",
         evidence={"hash": sticky_hash, "setAsideFrom": str(parked.from_position(sticky_hash))},
     )
     return Reasons([finding], of_hash=sticky_hash)
@@ -753,7 +755,7 @@ def _waiting_for_consumers(asked: MessageQuestion, chunk_order: ChunkOrderView) 
     if position in chunk_order.waiting:
         state = chunk_order.waiting.bound_to(position)
         if state is not None:
-            finding = _for_one(asked, state, {"reason": "it has other parts of the same message"})
+            finding = _for_one(asked, state, {"reason": OTHER_CHUNKS})
             return Reasons([finding], of_subscription=True)
         counts = chunk_order.redelivery_counts.column(position.ledger_id, [position.entry_id])
         before = counts[0] if counts else 0
@@ -772,7 +774,7 @@ def _waiting_for_consumers(asked: MessageQuestion, chunk_order: ChunkOrderView) 
     state = None if chunk is None else chunk_order.chunked.holder(chunk.uuid)
     if state is None or not chunk_order.parked_chunks.covers(state, position):
         return None
-    finding = _for_one(asked, state, {"reason": "it has other parts of the same message"})
+    finding = _for_one(asked, state, {"reason": OTHER_CHUNKS})
     return Reasons([finding], of_subscription=True)
 
 
@@ -783,10 +785,14 @@ def not_reached(asked: MessageQuestion) -> Reasons | None:
     if asked.position < start:
         return None
     before = ledgers.entries_between(start, asked.position)
-    where = "it is the next one" if not before else f"{counted(before, 'entry is', 'entries are')} before it"
+    where = (
+        "the message is the next entry"
+        if not before
+        else f"{counted(before, 'entry is', 'entries are')} before the message"
+    )
     finding = Finding(
         Code.NOT_REACHED_YET,
-        f"Nothing is wrong with message {asked.message_id}: it has not been read yet, {where}.",
+        f"Nothing is wrong with message {asked.message_id}: the broker has not read it yet, and {where}.",
         waits=False,
         evidence={"readPosition": str(cursor.read_position), "entriesBefore": before, **batch_evidence(asked)},
     )
@@ -800,9 +806,9 @@ def passed(asked: MessageQuestion) -> Reasons:
     subscription = asked.subscription
     filters = subscription.filters
     why = (
-        "it is being read again, or an entry filter has deferred it"
+        "the broker is reading it again, or an entry filter has deferred it"
         if filters is not None
-        else "it is being read again"
+        else "the broker is reading it again"
     )
     finding = Finding(
         Code.MESSAGE_PUT_OFF,

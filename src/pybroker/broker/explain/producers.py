@@ -51,7 +51,7 @@ _OF_EVERYBODY = {
 
 
 def explain_producer(topic: TopicBase, name: str, quota: Exceeded | None) -> list[Finding]:
-    """Return the findings, most urgent first. `quota`: the topic's exceeded backlog quota."""
+    """Return the findings, most urgent first. `quota`: the topic's exceeded backlog quota, or None."""
     present = topic.producers.get(name)
     findings = [each for each in explain_topic(topic, quota) if each.code not in _OF_EVERYBODY]
     if present is not None:
@@ -202,8 +202,8 @@ def _deduplication(topic: Topic, producer: Producer) -> list[Finding]:
         return [
             Finding(
                 Code.DEDUPLICATION_GAP,
-                f"A message of producer {producer.name} was not stored. The broker refuses its later messages until the client "
-                "reconnects, which clients do by themselves.",
+                f"A message of producer {producer.name} was not stored. The broker refuses later messages of the producer "
+                "until its client reconnects. Clients reconnect by themselves.",
                 evidence={"lastSequenceId": known.last_sequence_id(producer.name)},
             )
         ]

@@ -51,7 +51,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def names(of: Sequence[str]) -> str:
-    """Return at most three names as text, and the number of omitted names."""
+    """Return a text with at most three of the names, and with the number of omitted names."""
     listed = ", ".join(of[:3])
     return listed if len(of) <= 3 else f"{listed} and {len(of) - 3:,} more"
 
@@ -65,8 +65,8 @@ def cut(text: str) -> str:
 
 
 def client_address(address: str, properties: Mapping[str, str]) -> str:
-    """Return the address of a producer's or consumer's client. `address` is that of its connection, which the broker
-    itself opened for a WebSocket session.
+    """Return the address of a producer's or consumer's client. `address`: address of its connection. For a WebSocket
+    session, the broker itself opened this connection, so the result also contains the address of the WebSocket client.
     """
     client = properties.get(WEBSOCKET_CLIENT)
     return address if client is None else f"{address} for WebSocket {client[:MAX_ADDRESS_LENGTH]}"

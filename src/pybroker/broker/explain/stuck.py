@@ -31,7 +31,9 @@ class StuckTopic(NamedTuple):
 
 
 def stuck_topic(topic: TopicBase, quota: Exceeded | None) -> Generator[None, None, StuckTopic | None]:
-    """Return the summary of a loaded topic; None if the topic is not stuck. `quota`: its exceeded backlog quota."""
+    """Return the summary of a loaded topic; None if the topic is not stuck. `quota`: the topic's exceeded backlog
+    quota, or None.
+    """
     of_topic = explain_topic(topic, quota)
     if topic.producers:
         of_topic += yield from throttled_by_other_topics(topic)

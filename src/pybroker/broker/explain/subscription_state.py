@@ -48,7 +48,9 @@ class Waiting(NamedTuple):
 
 
 class BehindTransaction(NamedTuple):
-    """Number of entries from the first message of the oldest open transaction on."""
+    """Number of entries from the first message of the oldest open transaction on: `of_transactions` belong to open
+    transactions, `of_others` do not.
+    """
 
     of_others: int
     """Entries that only the open transaction blocks."""
@@ -192,7 +194,7 @@ def what_stops_all(subscription: Subscription, waiting: Waiting) -> Steps:
         found.append(
             Finding(
                 Code.READING,
-                f"{_entries(waiting)}, and the broker has been reading the next ones from the store{for_long(since_ms, clock)}.",
+                f"{_entries(waiting)}, and the broker has been reading the next entries from the store{for_long(since_ms, clock)}.",
                 since_ms=since_ms,
                 evidence={"readPosition": str(subscription.cursor.read_position), "waitingEntries": waiting.entries},
             )
@@ -246,8 +248,8 @@ def _unacked_limit_of_broker(subscription: Subscription, waiting: Waiting, since
     return Finding(
         Code.UNACKED_LIMIT_BROKER,
         f"Delivery has stopped: the broker has {limit.total:,} unacknowledged messages in all subscriptions, with a limit of"
-        f" {limit.max_messages:,} (maxUnackedMessagesPerBroker). Subscriptions with more than {limit.max_share:,} of them are"
-        f" blocked, and this subscription has {own:,}. {_entries(waiting)}.",
+        f" {limit.max_messages:,} (maxUnackedMessagesPerBroker). Subscriptions with more than {limit.max_share:,} are"
+        f" blocked, and this subscription has {own:,} unacknowledged messages. {_entries(waiting)}.",
         since_ms=since_ms,
         evidence={
             "limit": limit.max_messages,
@@ -268,13 +270,13 @@ def _state_too_large(subscription: Subscription, excess: StateExcess, waiting: W
     cursor = subscription.cursor
     since_ms = wall_ms(excess.since_ms, subscription.runtime.clock)
     first = cursor.state.first_undeleted(cursor.first_unacked_position)
-    stored = "are not stored" if not cursor.size_limit.is_stored else "are stored again, but are still almost too large"
+    stored = "not stored" if not cursor.size_limit.is_stored else "stored again, but still almost too large"
     return Finding(
         Code.CURSOR_STATE_TOO_LARGE,
         f"Delivery of messages after {excess.end} is paused{for_long(since_ms, subscription.runtime.clock)}: the"
         f" acknowledgements of the subscription take {excess.size_bytes:,} bytes in"
-        f" {counted(excess.range_count, 'range')}, and an entry of a bookie has at most {excess.limit_bytes:,}; they {stored}."
-        f" Acknowledge the oldest messages, the first is {first}. {_entries(waiting)}.",
+        f" {counted(excess.range_count, 'range')}, and an entry on a bookie can have at most {excess.limit_bytes:,} bytes. The"
+        f" acknowledgements are {stored}. Acknowledge the oldest messages, beginning with {first}. {_entries(waiting)}.",
         since_ms=since_ms,
         evidence={
             "stateBytes": excess.size_bytes,
@@ -304,7 +306,7 @@ def _unacked_limit(
         f"Delivery has stopped{for_long(since_ms, subscription.runtime.clock)}: {counted(held, 'delivered message')} of the"
         f" subscription {'is' if held == 1 else 'are'} unacknowledged, and the limit is {limit:,}"
         f" (maxUnackedMessagesPerSubscription). It resumes at {limit // 2:,} unacknowledged messages. Consumer"
-        f" {most[0].name} has most of them: {first_held:,}. {_entries(waiting)}.",
+        f" {most[0].name} has the most: {first_held:,}. {_entries(waiting)}.",
         since_ms=since_ms,
         evidence={
             "limit": limit,
@@ -337,7 +339,7 @@ def _starting(subscription: Subscription, waiting: Waiting, since_ms: int | None
     name = "A consumer" if active is None else f"Consumer {active.name}"
     return Finding(
         Code.CONSUMER_STARTING,
-        f"{name} has just become the active consumer and begins after a delay of {duration(delay_ms)};"
+        f"{name} has just become the active consumer and receives messages after a delay of {duration(delay_ms)};"
         f" {counted(waiting.entries, 'entry waits', 'entries wait')}.",
         since_ms=since_ms,
         evidence={
@@ -353,7 +355,7 @@ def _filtered(subscription: Subscription, waiting: Waiting, since_ms: int | None
     first = None if filters is None else filters.deferred_first
     return Finding(
         Code.ENTRY_FILTER,
-        f"An entry filter has deferred {counted(waiting.deferred, 'entry', 'entries')}, the first is {first}. The broker calls the"
+        f"An entry filter has deferred {counted(waiting.deferred, 'entry', 'entries')}; the first is {first}. The broker calls the"
         " filter again within seconds.",
         since_ms=since_ms,
         evidence={
@@ -452,11 +454,12 @@ def _look_ahead_full(subscription: Subscription, key_order: KeyOrderView, waitin
     by_whom = ""
     if most is not None:
         whom = "has no consumer" if most.consumer is None else f"is blocked by consumer {most.consumer.name}"
-        by_whom = f" Hash {most.sticky_hash} has most of them, {counted(most.entries, 'entry', 'entries')}, and {whom}."
+        entries = counted(most.entries, "entry", "entries")
+        by_whom = f" Hash {most.sticky_hash} has the most entries in the buffer, {entries}, and {whom}."
     return Finding(
         Code.LOOK_AHEAD_FULL,
-        f"The broker reads no new entries: {counted(look_ahead.entries, 'entry waits', 'entries wait')} for blocked keys or"
-        f" consumers, and the limit is {0 if limit is None else limit:,}.{by_whom}",
+        f"The broker reads no new entries: {counted(look_ahead.entries, 'entry waits', 'entries wait')} in the look-ahead buffer"
+        f" for blocked keys or consumers, and the limit is {0 if limit is None else limit:,}.{by_whom}",
         since_ms=None if most is None or not most.since_ms else int(most.since_ms),
         evidence={
             "entries": look_ahead.entries,
@@ -525,7 +528,7 @@ def transaction_open(topic: Topic) -> list[Finding]:
             f"{for_long(transaction.opened_ms, clock)}. Until it ends, no message from {transaction.first} (the first message of"
             f" the transaction) on is delivered, and {held}."
             + (
-                " The coordinator of a Java broker has opened it, and only a Java broker can end it."
+                " The coordinator of a Java broker has opened the transaction, and only a Java broker can end it."
                 if is_of_java_broker
                 else ""
             ),
@@ -581,7 +584,7 @@ def chunks_missing(subscription: Subscription) -> Generator[None, None, list[Fin
         Finding(
             Code.CHUNKS_MISSING,
             f"Consumer {consumer.name} has had {len(held):,} of the {message.chunk_count:,} chunks of message {name}"
-            f"{for_long(since_ms, subscription.runtime.clock)}; the producer has not published the others.{more}",
+            f"{for_long(since_ms, subscription.runtime.clock)}; the producer has not published the other chunks.{more}",
             waits=False,
             since_ms=since_ms,
             evidence={

@@ -103,7 +103,9 @@ def consumers_named(subscription: Subscription, name: str) -> Generator[None, No
 
 
 def explain_consumer(topic: Topic, subscription: Subscription, name: str) -> Steps:
-    """Return findings why the consumers named `name` receive no messages, and why they block other consumers."""
+    """Return findings that explain why the consumers named `name` receive no messages, and why they block other
+    consumers.
+    """
     waiting = waiting_of(subscription)
     mine = named(subscription, name)[:SAME_NAME]
     found = subscription_state.transaction_open(topic)
@@ -154,7 +156,7 @@ def _not_connected(subscription: Subscription, name: str, *, waits: bool) -> Fin
 def _stands_by(consumer: Consumer, active: ConsumerState) -> Finding:
     return Finding(
         Code.CONSUMER_STANDS_BY,
-        f"Consumer {consumer.name} stands by: consumer {active.name} is the active one and receives all messages.",
+        f"Consumer {consumer.name} is not active: consumer {active.name} is the active consumer and receives all messages.",
         waits=False,
         since_ms=consumer.connected_since_ms,
         evidence={"consumer": reference(consumer), "active": reference(consumer_of(active))},
@@ -162,7 +164,8 @@ def _stands_by(consumer: Consumer, active: ConsumerState) -> Finding:
 
 
 def explain_key(topic: Topic, subscription: Subscription, sticky_hash: int | None) -> Steps:
-    """Return findings why messages of a key wait. `sticky_hash` is None for subscription types that do not use keys.
+    """Return findings that explain why messages of a key wait. `sticky_hash` is None for subscription types that do not
+    use keys.
 
     Findings about the whole subscription are included, because the keys of unread entries are unknown.
     """

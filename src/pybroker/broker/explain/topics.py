@@ -50,8 +50,8 @@ class ThrottledClient(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Clause for findings that begins with "its producer"."""
-        who = f"its producer {self.by.producer} of topic {self.by.topic}"
+        """Reason as a clause for findings, which begins with the words "the client's producer"."""
+        who = f"the client's producer {self.by.producer} of topic {self.by.topic}"
         if self.owner is None:
             return f"{who} has sent a message, and the topic does not accept messages yet"
         return f"{who} publishes more than the publish rate of {self.owner.text} allows"
@@ -156,7 +156,7 @@ def throttled_by_other_topics(topic: TopicBase) -> Steps:
     who = f"the client of producer {first.name}"
     if len(found) > 1:
         who = f"the clients of {len(found):,} producers ({names([each.name for each, _ in found])})"
-        reason = f"of the first one, {client.reason}"
+        reason = f"for producer {first.name}, {client.reason}"
     else:
         reason = client.reason
     long = for_long(since_ms, topic.runtime.clock)
@@ -199,12 +199,12 @@ class Whereabouts(NamedTuple):
 
 
 def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[Finding]:
-    """Return findings why an unloaded topic is not available; empty if it can be loaded."""
+    """Return findings that explain why an unloaded topic is not available; empty if it can be loaded."""
     ending, load = found.ending, found.load
     findings = []
     if ending is not None:
         what = "deleted" if ending.is_deletion else "closed; the next client loads it again"
-        why = f" because of an error in it: {ending.reason}" if ending.reason else ""
+        why = f" after an error: {ending.reason}" if ending.reason else ""
         findings.append(
             Finding(
                 Code.TOPIC_DELETING if ending.is_deletion else Code.TOPIC_UNLOADING,
@@ -226,7 +226,7 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
             Finding(
                 Code.TOPIC_CHANGING,
                 f"The namespace or the partitioned topic of {name} is being created, extended, or deleted; requests wait until"
-                " that is complete.",
+                " the operation is complete.",
             )
         )
     if load is not None:
@@ -245,7 +245,9 @@ def explain_unloaded(name: TopicName, found: Whereabouts, clock: Clock) -> list[
 
 
 def explain_metadata(text: str, session: SessionReport | None, clock: Clock, *, waits: bool) -> list[Finding]:
-    """Return a finding why the metadata store cannot be used; empty if it can. `text`: the consequence."""
+    """Return a finding that explains why the metadata store cannot be used; empty if it can. `text`: consequence for
+    the topic, with which the finding begins. `waits`: whether this blocks clients.
+    """
     if session is None or session.state is SessionState.CONNECTED:
         return []
     since_ms = round(clock.wall_ms() - session.state_age_ms)
@@ -272,7 +274,7 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
     more = ""
     if load.before:
         evidence["loadsBefore"] = load.before
-        more = f", behind {counted(load.before, 'other load')}"
+        more = f", after {counted(load.before, 'other load')}"
     elif load.replay is not None:
         done, in_all = load.replay
         evidence |= {"replayedEntries": done, "entriesToReplay": in_all}
@@ -280,14 +282,14 @@ def _loading(name: TopicName, load: LoadUnderWay, clock: Clock) -> Finding:
     return Finding(
         Code.TOPIC_LOADING,
         f"Topic {name} is being loaded{for_long(load.since_ms, clock)}: it {load.step}{more}. "
-        f"{counted(load.waiters, 'request waits', 'requests wait')} for it.",
+        f"{counted(load.waiters, 'request waits', 'requests wait')} for the topic.",
         since_ms=load.since_ms,
         evidence=evidence,
     )
 
 
 def explain_topic(topic: TopicBase, quota: Exceeded | None) -> list[Finding]:
-    """Return the findings about a loaded topic. `quota`: its exceeded backlog quota."""
+    """Return the findings about a loaded topic. `quota`: the topic's exceeded backlog quota, or None."""
     findings = _metadata(topic) + _publishing(topic, quota)
     refused = topic.broker_context.refusals.of(str(topic.name), topic.runtime.clock.wall_ms())
     if refused:
@@ -358,7 +360,7 @@ def _stored(topic: Topic) -> list[Finding]:
             Finding(
                 Code.STORAGE_FAILED,
                 f"{counted(ledger.pending_entries, 'entry waits', 'entries wait')}{for_long(changing_since_ms, clock)} until the "
-                f"broker has closed ledger {ledger.current_ledger_id} of {topic.name} and opened the next one{error}.",
+                f"broker has closed ledger {ledger.current_ledger_id} of {topic.name} and opened the next ledger{error}.",
                 since_ms=changing_since_ms,
                 evidence={"ledgerId": ledger.current_ledger_id, "pendingEntries": ledger.pending_entries},
             )
@@ -372,7 +374,7 @@ def _stored(topic: Topic) -> list[Finding]:
             Finding(
                 Code.DEDUPLICATION_RECOVERING,
                 f"Topic {topic.name} reads its stored messages to restore deduplication{for_long(since_ms, clock)}, {done:,} of "
-                f"{counted(in_all, 'entry', 'entries')} so far{error}. Publishing is blocked meanwhile.",
+                f"{counted(in_all, 'entry', 'entries')} so far{error}. Publishing is blocked until then.",
                 since_ms=since_ms,
                 evidence={"replayedEntries": done, "entriesToReplay": in_all, "status": str(deduplication.status)},
             )
@@ -386,7 +388,9 @@ def _stored(topic: Topic) -> list[Finding]:
 
 
 def terminated(topic: Topic, *, waits: bool) -> Finding:
-    """Return the finding that the topic is terminated. `waits`: whether a producer tries to publish."""
+    """Return the finding that the topic is terminated. `waits`: whether a producer tries to publish, which makes the
+    finding blocking.
+    """
     last = topic.ledger.last_confirmed
     return Finding(
         Code.TOPIC_TERMINATED,
@@ -440,7 +444,7 @@ def _refused(topic: TopicBase, refused: list[Refusal]) -> Finding:
     return Finding(
         Code.PRODUCERS_REFUSED,
         f"{counted(len(refused), 'producer or its messages were', 'producers or their messages were')} refused recently; the last "
-        f"one with {latest.error.__name__}: {latest.text}.",
+        f"refusal was {latest.error.__name__}: {latest.text}.",
         waits=any(not each.is_of_messages and now_ms - each.last_ms <= REFUSED_LATELY_MS for each in refused),
         since_ms=min(each.first_ms for each in refused),
         evidence={

@@ -64,8 +64,8 @@ def acknowledged_behind(subscription: Subscription, limit: int) -> tuple[list[Ac
 
 
 def held(topic: Topic, subscription: Subscription) -> Steps[Held]:
-    """Return the reasons why ledgers of the topic are not deleted, each with the number and size of its ledgers, and the
-    number and size of the ledgers that `subscription` needs.
+    """Return the number and size of the ledgers that `subscription` needs, and the reasons why ledgers of the topic are
+    not deleted, each with the number and size of its ledgers.
 
     A ledger with several reasons is counted for each of them.
     """

@@ -64,7 +64,9 @@ def look_up(key_order: KeyOrderView, sticky_hash: int) -> HashOfKey:
 
 
 def range_around(key_order: KeyOrderView, at: HashOfKey) -> HashRange | None:
-    """Return the consumer's hash range that contains the hash, or None. Slow with a thousand consumers."""
+    """Return the hash range that contains the hash `at` and belongs to its consumer; None if the hash has no consumer.
+    Slow with a thousand consumers, because the ranges of all consumers are computed.
+    """
     ranges = [] if at.owner is None else key_order.owners.selector.ranges().get(at.owner, [])
     index = bisect_right(ranges, (at.sticky_hash, 1 << 62)) - 1
     if index < 0 or not ranges[index][0] <= at.sticky_hash <= ranges[index][1]:
@@ -82,7 +84,9 @@ class DrainingRow(NamedTuple):
 
 
 def draining_page(key_order: KeyOrderView, after: int, limit: int) -> Steps[tuple[list[DrainingRow], int]]:
-    """Return up to `limit` draining hashes above `after`, and the total number."""
+    """Return up to `limit` draining hashes greater than `after`, in ascending order, and the total number of draining
+    hashes.
+    """
     draining = key_order.draining
     hashes = sorted(each for each in draining.hashes() if each > after)[:limit]
     yield

@@ -65,7 +65,9 @@ class Candidates:
 
 
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
-    """Return the entries of the page after `after`, and the number of all matching messages."""
+    """Return the first `max_entries` unacknowledged entries after `after` that match `wanted`, and the number of all
+    matching messages.
+    """
     dispatcher = subscription.dispatcher
     if dispatcher is not None and dispatcher.individual is not None:
         return (yield from _of_several(dispatcher.individual.pending, wanted, after, max_entries))

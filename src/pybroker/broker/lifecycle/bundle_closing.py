@@ -32,7 +32,9 @@ class BundleClosing:
         self._tasks = tasks
 
     def acquired(self, bundle: NamespaceBundle) -> None:
-        """Start the transaction coordinators of an acquired bundle that have transactions of the previous owner."""
+        """Start the transaction coordinators of the acquired `bundle` that have a log, so that transactions which the
+        previous owner began can end.
+        """
         if bundle.namespace == ASSIGN.namespace:
             self._tasks.start(self._recover_coordinators(), "recover transaction coordinators")
 
@@ -50,8 +52,8 @@ class BundleClosing:
         await self._closing.fence(self._loaded(_Ranges(bundles)))
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close all topics of the bundles that are loaded or being loaded now. Topics that are loaded later stay open,
-        because this broker may own the bundles again.
+        """Close the topics in `bundles` that are loaded or being loaded at the time of the call. Topics that are loaded
+        later stay open, because this broker may own the bundles again.
         """
         ranges = _Ranges(bundles)
         loaded = self._loaded(ranges)

@@ -54,10 +54,11 @@ class ClusterLookups:
         *,
         is_authoritative: bool,
     ) -> LookupAnswer:
-        """Return the broker that serves `topic`. The context `parking` is open while the lookup waits for another
-        owner.
+        """Return the broker that serves `topic`. If its owner is unreachable, wait until the owner responds or another
+        broker owns the topic, at most `parkedLookupTimeoutMs`.
 
-        Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+        `parking` creates a context manager that is entered for this wait. Raises TopicNotFound, MetadataError,
+        ServiceNotReady, StoreError.
         """
         owner = await self._owner(topic, listener_name, is_authoritative=is_authoritative)
         if self._is_lost(owner) and self.parked < self._config.max_parked_lookups:
@@ -95,7 +96,7 @@ class ClusterLookups:
 
 
 def addresses_of(owner: Owner, presence: Presence, listener_name: str | None) -> LookupResult:
-    """Return the addresses of `owner` for the client's listener. Raises MetadataError for an unknown listener."""
+    """Return the addresses of `owner` for the listener `listener_name`. Raises MetadataError for an unknown listener."""
     if owner.kind is not OwnerKind.HERE:
         return owner.urls
     try:

@@ -49,7 +49,9 @@ class NamespaceDeletion:
         self._partitioned_operations = partitioned_operations
 
     async def settled(self, namespace: NamespaceName) -> None:
-        """Wait until `namespace` is not being deleted. Raises TooManyRequests."""
+        """Wait until `namespace` is not being deleted. Raises TooManyRequests at the limit of waiting requests, and
+        after `topicLoadTimeoutSeconds`.
+        """
         if self._locks.is_held(namespace):
             async with self._broker_context.waiting.wait(f"namespace {namespace} is being deleted"):
                 await self._locks.passed(namespace)

@@ -19,8 +19,7 @@ async def on_open_topic(
     find: Callable[[], Awaitable[TopicBase]],
     action: Callable[[TopicBase], Awaitable[Result]],
 ) -> Result:
-    """Run `action` on the topic that `find` returns. If that topic is being closed, call both again.
-
+    """Run `action` on the topic that `find` returns. If that topic is being closed, call `find` and `action` again.
     Raises the errors of both, and TooManyRequests after `subscriptionTurnTimeoutSeconds`.
     """
     ends_ms = runtime.clock.monotonic_ms() + runtime.config.subscription_turn_timeout_seconds * 1000

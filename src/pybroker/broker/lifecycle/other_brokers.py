@@ -71,8 +71,8 @@ class OtherBrokers:
     async def look_up(
         self, base_url: str, bundle: NamespaceBundle, *, is_authoritative: bool, patience_s: float = PATIENCE_S
     ) -> None:
-        """Look up a topic of `bundle` at a broker, which then acquires the bundle or forwards the lookup. Also for Java
-        brokers.
+        """Look up a topic of `bundle` at a broker, which then acquires the bundle or forwards the lookup. Java brokers
+        support this too.
 
         `is_authoritative`: the broker itself acquires a bundle without an owner. `patience_s`: seconds for retries.
         Raises AdminError and ServiceNotReady.
@@ -80,7 +80,7 @@ class OtherBrokers:
         name = topic_in(bundle)
         if name is None:
             raise ServiceNotReady(
-                f"bundle {bundle} cannot be looked up: no topic name was found whose hash is in its range"
+                f"bundle {bundle} cannot be looked up: the broker found no topic name with a hash in the range of the bundle"
             )
         authoritative = "true" if is_authoritative else "false"
         path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}"

@@ -86,7 +86,9 @@ class PartitionedTopicOperations:
         await self._partitioned.create(name, partitions, properties)
 
     async def create_missing(self, name: TopicName) -> None:
-        """Create missing partitions. Raises AdminError 404, NotAllowedError, TopicNotFound, TooManyRequests."""
+        """Create missing partitions. Raises AdminError 404 if the partitioned topic does not exist, NotAllowedError at
+        the namespace's topic limit, TopicNotFound if the namespace is missing, TooManyRequests.
+        """
 
         async def attempt() -> None:
             async with self._locks.held(name):
@@ -110,8 +112,8 @@ class PartitionedTopicOperations:
     async def update(self, name: TopicName, partitions: int) -> None:
         """Raise the partition count to `partitions`. Two concurrent calls with the same count both succeed.
 
-        Raises AdminError 409 and 422, NotAllowedError above the namespace's topic limit, TopicNotFound,
-        TooManyRequests.
+        Raises AdminError 409 if the partitioned topic does not exist and 422 if it already has more partitions,
+        NotAllowedError above the namespace's topic limit, TopicNotFound if the namespace is missing, TooManyRequests.
         """
 
         async def attempt() -> None:
@@ -181,7 +183,8 @@ class PartitionedTopicOperations:
     async def delete(self, name: TopicName, force: bool) -> None:
         """Delete a partitioned topic with all stored data. If clients are connected, `force` is required.
 
-        Raises AdminError 404 and 412, StoreError, TooManyRequests. After an error, the remaining partitions are usable.
+        Raises AdminError 404 if the partitioned topic does not exist and 412 if clients are connected, StoreError,
+        TooManyRequests. After an error, the remaining partitions are usable.
         """
         async with self._locks.held(name):
             self._existing(name)

@@ -99,7 +99,9 @@ class TopicClosing:
 
     @contextmanager
     def ending(self, key: str, *, is_deletion: bool) -> Iterator[None]:
-        """Prevent loading and creation of the persistent topic `key` within this context."""
+        """Prevent loading and creation of the persistent topic `key` within this context. `is_deletion`: the topic is
+        being deleted, not only closed.
+        """
         since_ms, reason = self._runtime.clock.wall_ms(), self._reasons.pop(key, "")
         ending = self._ending[key] = Ending(since_ms, reason, is_deletion=is_deletion)
         try:
@@ -121,8 +123,8 @@ class TopicClosing:
     # --- all topics --------------------------------------------------------------------------------------------------
 
     async def tell_clients(self) -> None:
-        """Fence all loaded topics, which notifies their clients, and wait until received messages are stored and
-        confirmed.
+        """Fence all loaded topics, which notifies their clients. Then wait until received messages are stored and
+        confirmed, for at most `ANSWERING_S` seconds.
         """
         clock, store = self._runtime.clock, self._broker_context.ledgers.store
         started_ms = clock.monotonic_ms()

@@ -127,5 +127,5 @@ class TopicDirectory:
 
 
 def listed_bytes(names: Sequence[str]) -> int:
-    """Return the approximate memory in bytes of a list until it is sent."""
+    """Return the approximate memory in bytes that a response with `names` needs until it is sent."""
     return NAME_BYTES * len(names) + 3 * sum(map(len, names))

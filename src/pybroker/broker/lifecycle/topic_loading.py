@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pybroker.model.names import TopicName
 
 
-WAITS = "waits for its turn (maxConcurrentTopicLoadRequest)"
-CLOSES = "waits until it is closed, or deleted, first"
+WAITS = "waits for a load slot (maxConcurrentTopicLoadRequest)"
+CLOSES = "waits until its unload or deletion is complete"
 OPENS = "opens its ledgers and cursors"
 RECOVERS = "recovers its transactions"
 LOOKS_UP = "looks up its policies"
@@ -98,7 +98,7 @@ class TopicLoading:
         return len(self._loads)
 
     def names(self) -> list[TopicName]:
-        """Return the names of topics that are being loaded or wait for it."""
+        """Return the names of topics that are being loaded or wait to be loaded."""
         return [load.name for load in self._loads.values()]
 
     def under_way(self, name: TopicName) -> LoadUnderWay | None:
@@ -112,7 +112,8 @@ class TopicLoading:
     # --- load --------------------------------------------------------------------------------------------------------
 
     async def load(self, name: TopicName, may_create: bool, *, in_turn: bool) -> Topic:
-        """Load the topic and return it. `in_turn`: the load is for a client and waits in the queue.
+        """Load the topic and return it. `in_turn`: the load is for a client and waits in the queue; otherwise it starts
+        at once.
 
         Raises TopicNotFound, ServiceNotReady, NotAllowedError, StoreError, and TopicChanging if the topic would be
         created while its namespace or partitioned topic is changing.

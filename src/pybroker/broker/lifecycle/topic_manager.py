@@ -138,11 +138,10 @@ class Topics:
     # --- delete ------------------------------------------------------------------------------------------------------
 
     async def delete(self, name: TopicName, *, force: bool = True) -> None:
-        """Delete `name` with all stored data. Disconnect connected clients; without `force`, refuse the
-        deletion with 412 if there are any.
+        """Delete `name` with all stored data, and disconnect its clients. Without `force`, raise AdminError 412 if
+        clients are connected.
 
-        In a cluster, the owner of the topic deletes it. Raises TopicNotFound, AdminError 412, ServiceNotReady,
-        StoreError.
+        In a cluster, the owner of the topic deletes it. Also raises TopicNotFound, ServiceNotReady, StoreError.
         """
         if self._broker_context.elsewhere is not None and await self._broker_context.elsewhere.delete(
             name, force=force

@@ -48,7 +48,7 @@ class TopicWatchers(TopicListener):
         return WatchedTopics(namespace, pattern) if found is None else found
 
     def open(self, watcher: TopicWatcher) -> None:
-        """Add `watcher` to its list, which is empty until `load`."""
+        """Add `watcher` to the watched list that it belongs to. The list is empty until `load` is called."""
         watched = watcher.watched
         self._lists.setdefault(watched.namespace, {})[watched.pattern] = watched
         watched.watchers.append(watcher)
@@ -66,7 +66,9 @@ class TopicWatchers(TopicListener):
         self._count(watched)
 
     async def close_revoked(self, scope: NamespaceName | str | None) -> None:
-        """Close watchers whose role has lost its permission, in a namespace or a tenant; None: in all."""
+        """Close the watchers whose role has lost its permission. `scope`: a namespace or a tenant; None for all
+        namespaces.
+        """
         for each in list(self._lists):
             if scope not in (None, each, each.tenant):
                 continue
@@ -75,7 +77,7 @@ class TopicWatchers(TopicListener):
                     await _close_if_right_revoked(watcher, self._broker_context.authorization)
 
     async def load(self, watched: WatchedTopics) -> None:
-        """Read the topic names of the watched list, unless they were read. Raises NotAllowedError above
+        """Read the topic names of the watched list, unless they have been read before. Raises NotAllowedError above
         `MAX_WATCHED_NAMES`, or without enough memory.
         """
         while not watched.is_loaded:

@@ -26,7 +26,7 @@ class RemoteParticipants(Protocol):
     """Participants that other brokers serve."""
 
     def serves(self, topic: TopicName) -> bool:
-        """Return whether this broker serves `topic`."""
+        """Return whether this broker itself serves `topic`."""
 
     async def end(
         self, topic: TopicName, subscription: str | None, txn: TxnId, action: TxnAction, low_water_mark: int
@@ -34,7 +34,7 @@ class RemoteParticipants(Protocol):
         """Commit or abort the transaction on `topic`, or on its `subscription`, at the broker that owns the topic.
         Durable on return. Raises BrokerError: the caller must retry.
 
-        `low_water_mark`: all transactions of this coordinator up to this id have ended.
+        `low_water_mark`: all transactions of the same coordinator with this or a lower id have ended.
         """
 
 
@@ -53,7 +53,7 @@ class TransactionParticipants:
         """Commit or abort the transaction at the participant. Durable on return. Raises BrokerError, StoreError: the
         caller must retry.
 
-        `low_water_mark`: all transactions of this coordinator up to this id have ended.
+        `low_water_mark`: all transactions of the same coordinator with this or a lower id have ended.
         """
         if self.elsewhere is not None:
             name = _name_of(participant)

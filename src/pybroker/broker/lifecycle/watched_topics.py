@@ -56,7 +56,7 @@ class WatchedTopics:
         return self._hash
 
     def load(self, names: list[str]) -> None:
-        """Set the names, which must have been listed after the first watcher was added."""
+        """Set the names. They must have been listed after the first watcher was added, so that no change is missed."""
         assert not self.is_loaded
         self.names = sorted(names)
         self.is_loaded = True

@@ -24,7 +24,9 @@ class PublishWaiter(ABC):
 
 
 class WaitingPublishers:
-    """Queue of clients that wait to publish. A queue without a rate stays closed until `open`."""
+    """Queue of clients that wait to publish. If the queue belongs to no rate limit, clients wait until `open` is
+    called.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -60,7 +60,9 @@ class PublishThrottle:
         return limit
 
     def close(self, after: PublishThrottle | None) -> None:
-        """Replace these limits by `after`. Clients that wait for a limit that no longer applies continue."""
+        """Replace these limits by the limits `after` (None: no limits). Clients that wait for a limit that no longer
+        applies continue.
+        """
         if self.held is not None and (after is None or after.held is not self.held):
             self.held.open()
         for limit in self.limits:

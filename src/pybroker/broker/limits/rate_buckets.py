@@ -29,7 +29,9 @@ class RateBuckets:
         return messages, inf if self._bytes is None else self._bytes.available(now_ms)
 
     def passing(self, message_counts: Sequence[int], payloads: Sequence[bytes], size_bytes: int, now_ms: float) -> int:
-        """Return how many of the entries may pass now. The last one may overdraw a bucket."""
+        """Return how many of the entries may pass now. The last of these entries may overdraw a bucket. `size_bytes`:
+        total size of `payloads`.
+        """
         messages_left, bytes_left = self.allowance(now_ms)
         if sum(message_counts) <= messages_left and size_bytes <= bytes_left:
             return len(payloads)
@@ -47,12 +49,14 @@ class RateBuckets:
             self._bytes.spend(size_bytes)
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Add tokens, which expire after one period."""
+        """Add tokens to the buckets, which may then contain more than the tokens of one period. At the next call, this
+        excess is removed if it is unused.
+        """
         if self._messages is not None:
             self._messages.add(messages)
         if self._bytes is not None:
             self._bytes.add(size_bytes)
 
     def wait_ms(self) -> int:
-        """Return the milliseconds from the last query until a message may pass again."""
+        """Return the milliseconds from the last call of `allowance` or `passing` until a message may pass."""
         return max(bucket.wait_ms() for bucket in self._buckets)

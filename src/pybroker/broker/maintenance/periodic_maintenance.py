@@ -168,7 +168,7 @@ async def _expire(topic: Topic) -> None:
             if subscription.name != COMPACTION_SUBSCRIPTION:  # Its position is the end of the last compaction.
                 with suppress(SubscriptionNotFound):  # The other subscriptions are still checked.
                     await cursor_moves.expire(
-                        subscription, before_ms, "their time to live was over (messageTTLInSeconds)"
+                        subscription, before_ms, "their time to live was over (policy messageTTL)"
                     )
 
 

@@ -35,7 +35,9 @@ class ChangeEvents:
         self._waiting: dict[NamespaceName, deque[tuple[TopicName, TopicPolicies | None]]] = {}
 
     def changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Queue an event with the policies that are set on `topic` (None: no policies). They must already be durable."""
+        """Queue an event with the policies that are set on `topic` (None: no policies). The policies must already be
+        durable.
+        """
         namespace = self._broker_context.resources.namespace(topic.namespace)
         if not self._runtime.config.system_topic_enabled or system_topics.is_system_topic(topic):
             return

@@ -30,10 +30,12 @@ PATIENCE_S = 0.5
 
 
 class CheckedAgain(Protocol):
-    """An owner of open things for which the roles need permissions."""
+    """Owner of open sessions or watchers that require permissions."""
 
     async def close_revoked(self, scope: NamespaceName | str | None) -> None:
-        """Close what the roles may not use any more, in a namespace or a tenant; None: everywhere."""
+        """Close each session or watcher whose role has lost the required permission. `scope`: a namespace or a tenant;
+        None for all.
+        """
 
 
 class _Topic(Protocol):
@@ -49,7 +51,7 @@ class _Topic(Protocol):
 
 
 class PermissionRechecks:
-    """The checks of one broker."""
+    """Checks of one broker, each started by a change of permissions."""
 
     def __init__(self, broker_context: BrokerContext, loaded: LoadedTopics) -> None:
         self._broker_context = broker_context
@@ -64,7 +66,9 @@ class PermissionRechecks:
         self._others.append(other)
 
     def begin(self, scope: NamespaceName | str | None = None) -> asyncio.Future[None] | None:
-        """Begin the check after a change in `scope`. Return a future of its end; None if there is nothing to check."""
+        """Begin the check after a change of permissions in `scope` (a namespace or a tenant; None for all). Return a
+        future that completes at the end of the check; None if there is nothing to check.
+        """
         if not self._authorization.enabled:
             return None
         self._authorization.changes.count += 1
@@ -76,7 +80,9 @@ class PermissionRechecks:
         return ended if self._is_running else None
 
     async def run(self, scope: NamespaceName | str | None) -> None:
-        """Check everything in `scope` after a change. Return at the end of the check, or when it waits for the provider."""
+        """Check all producers, consumers, watchers and sessions in `scope` after a change of permissions. Return at the
+        end of the check, or earlier if the authorization provider has not answered within `PATIENCE_S` seconds.
+        """
         ended = self.begin(scope)
         while ended is not None and not ended.done():
             await asyncio.wait([ended], timeout=PATIENCE_S)

@@ -39,7 +39,7 @@ class StoredPolicies(NamedTuple):
     """The record as it was written. It can have policies that this broker does not know."""
 
     def changed(self, policies: TopicPolicies) -> dict[str, Any]:
-        """Return the record with `policies` replaced. Fields that this broker does not support keep their values."""
+        """Return the record with the values of `policies`. Fields that this broker does not support keep their values."""
         known = to_pulsar_topic_policies(self.policies)
         unknown = {name: value for name, value in self.document.items() if name not in known}
         return unknown | dict.fromkeys(known) | to_pulsar_topic_policies(policies)
@@ -61,12 +61,16 @@ def event_key(topic: TopicName, *, is_global: bool = False) -> str:
 
 
 def event_properties(base: Position | None) -> dict[str, str]:
-    """Return the properties of a message whose change began with the event at `base`. Java brokers ignore them."""
+    """Return the message properties of an event. `base`: position of the event on whose policies the change is based;
+    None for an event without a base. Java brokers ignore the properties.
+    """
     return {} if base is None else {BASE_PROPERTY: str(base)}
 
 
 def encode_event(topic: TopicName, document: Mapping[str, Any], cluster: str) -> bytes:
-    """Encode a policy record as the value of a message. Raises TypeError or ValueError if it does not match the schema."""
+    """Encode the policy record `document` as the value of a message. `cluster`: name of this broker's cluster. Raises
+    TypeError or ValueError if the record does not match the schema.
+    """
     from fastavro import schemaless_writer  # noqa: PLC0415  (20 ms and 3 MB, for a broker with topic policies only)
 
     event = {

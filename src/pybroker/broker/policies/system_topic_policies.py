@@ -114,7 +114,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
             namespace = await self._read(topic)
             if namespace is None:
                 raise AdminError(
-                    412, f"{topic} cannot have policies: it is a system topic, or its namespace is being deleted"
+                    412, f"topic {topic} cannot have policies: it is a system topic, or its namespace is being deleted"
                 )
             for _ in range(MAX_ATTEMPTS):
                 await self._catch_up(namespace, topic)
@@ -122,7 +122,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
                     return
         raise AdminError(
             409,
-            f"The policies of {topic} were not changed, because other brokers change them at the same time: try again",
+            f"The policies of topic {topic} were not changed, because other brokers change them at the same time: try again",
         )
 
     async def _change(self, namespace: _Namespace, topic: TopicName, change: Change) -> bool:
@@ -149,7 +149,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
     # --- namespaces
 
     def namespace_changed(self, namespace: NamespaceName) -> None:
-        """Stop the reader if the namespace is being deleted."""
+        """Stop the reader of the namespace's system topic if the namespace is being deleted."""
         reading = self._namespaces.get(namespace)
         if reading is not None and not self._exists(namespace):
             del self._namespaces[namespace]
@@ -176,7 +176,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
         """Refuse to read policies while the broker stops. A new reader would wait for a broker that does not answer."""
         if self._is_closed:
             raise ServiceNotReady(
-                f"the policies of {topic} cannot be read: the broker is stopping. Look the topic up again"
+                f"the policies of topic {topic} cannot be read: the broker is stopping. Look the topic up again"
             )
 
     async def _forget_unused(self) -> None:
@@ -193,7 +193,7 @@ class SystemTopicPolicies(TopicPoliciesStore):
         except (TimeoutError, *_FAILURES) as error:
             reason = error if str(error) else f"no answer within {CATCH_UP_TIMEOUT_S:g} s"
             raise StoreError(
-                f"the policies of {topic} cannot be changed, because {namespace.topic} cannot be read: {reason}"
+                f"the policies of topic {topic} cannot be changed, because topic {namespace.topic} cannot be read: {reason}"
             ) from error
 
     async def _publish(
@@ -209,18 +209,22 @@ class SystemTopicPolicies(TopicPoliciesStore):
         try:
             value = None if document is None else encode_event(topic, document, self.cluster)
         except (TypeError, ValueError) as error:
-            raise AdminError(412, f"The policies of {topic} cannot be stored in {namespace.topic}: {error}") from error
+            raise AdminError(
+                412, f"The policies of topic {topic} cannot be stored in topic {namespace.topic}: {error}"
+            ) from error
         try:
             key = event_key(topic, is_global=is_global)
             return await namespace.publish(key, value, is_global=is_global, base=base)
         except TimeoutError:
             raise StoreError(
-                f"It is unknown whether the policies of {topic} were changed: the change could not be read "
-                f"from {namespace.topic} within {READ_BACK_TIMEOUT_S:g} s. The change may take effect later: "
+                f"It is unknown whether the policies of topic {topic} were changed: the change could not be read "
+                f"from topic {namespace.topic} within {READ_BACK_TIMEOUT_S:g} s. The change may take effect later: "
                 "read the policies before you repeat the request"
             ) from None
         except _FAILURES as error:
-            raise StoreError(f"the policies of {topic} cannot be written to {namespace.topic}: {error}") from error
+            raise StoreError(
+                f"the policies of topic {topic} cannot be written to topic {namespace.topic}: {error}"
+            ) from error
 
     # --- for the namespaces
 
@@ -236,7 +240,9 @@ class SystemTopicPolicies(TopicPoliciesStore):
         self._notify(topic, namespace.table.in_force(topic))
 
     async def documents(self, namespace: NamespaceName) -> dict[str, tuple[TopicName, TopicPolicies]]:
-        """Return the policies that are still stored as documents in the metadata store, by path. Raises StoreError."""
+        """Return the topic policies that are still stored as documents in the metadata store, by the path of the
+        document. Raises StoreError.
+        """
         store = self._broker_context.metadata_store
         parent = f"{metadata_paths.TOPIC_POLICIES}/{namespace}"
         found = {}
@@ -397,7 +403,7 @@ class _Namespace:
     async def _next_progress(self) -> None:
         if self._is_closed:
             raise ServiceNotReady(
-                f"the broker does not read {self.topic} any more: the broker is stopping, or the namespace is being deleted"
+                f"the broker does not read topic {self.topic} any more: the broker is stopping, or the namespace is being deleted"
             )
         self._progress.clear()
         await self._progress.wait()

@@ -40,7 +40,9 @@ class TopicPolicyTable:
         return len(self._local) + len(self._global)
 
     def apply(self, event: PolicyEvent, position: Position = EARLIEST) -> bool:
-        """Apply the event at `position`. Return False if its base is outdated."""
+        """Apply the event at `position`. Return False, without applying the event, if it is based on outdated policies:
+        another event of the topic was applied after the event on whose policies it is based (`PolicyEvent.base`).
+        """
         table = self._global if event.is_global else self._local
         if not event.is_global:
             if event.base is not None and self._is_outdated(event.topic, event.base):
@@ -66,7 +68,9 @@ class TopicPolicyTable:
             del self._applied[next(topic for topic in self._applied if topic not in self._local)]
 
     def base_of(self, topic: TopicName) -> Position:
-        """Return the position of the last local event of `topic` that was applied; EARLIEST without one."""
+        """Return the position of the last applied event of `topic`; EARLIEST if there is none. Events that concern all
+        clusters are ignored.
+        """
         last = self._applied.get(topic)
         return EARLIEST if last is None else last.position
 

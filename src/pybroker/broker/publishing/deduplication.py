@@ -53,7 +53,9 @@ class Part:
 
 
 class Accepted:
-    """New messages that are being stored. `behind`: duplicates whose receipts must follow their receipts."""
+    """New messages that are being stored. `behind`: duplicates that arrived later. Their receipts must follow the
+    receipts of the new messages.
+    """
 
     __slots__ = ("behind", "epoch", "highest", "known", "session")
 
@@ -66,7 +68,9 @@ class Accepted:
 
 
 class Dropped(NamedTuple):
-    """Consecutive duplicates: their number, the last sequence id, and the pushed sequence id at that time."""
+    """Consecutive duplicates: their number, the last sequence id, and the highest sequence id that had been passed to
+    the ledger (`pushed`) when they arrived.
+    """
 
     messages: int
     last_sequence_id: int
@@ -114,7 +118,10 @@ class Deduplication:
 
     def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
         """Decide for each of the messages `run` whether it is new, a duplicate, or not known yet. Return consecutive
-        messages with the same verdict, in order. The caller must report the results before the next call.
+        messages with the same verdict, in order.
+
+        Before the next call, the caller must report with `accepted` or `refused` whether the ledger accepted the new
+        messages.
         """
         known = self._names.get(name)
         pushed = _BELOW_ALL if known is None else known.pushed
@@ -153,7 +160,8 @@ class Deduplication:
         return parts
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
-        """Return a record for new messages that are passed to the ledger. The caller must call `accepted` or `refused`
+        """Return a record for new messages that are passed to the ledger. `highest`: highest sequence id of the
+        messages; None if they are only chunks of an incomplete message. The caller must call `accepted` or `refused`
         next.
         """
         return Accepted(self._known(name), session, highest)
@@ -212,7 +220,7 @@ class Deduplication:
         return known is None or not known.in_flight
 
     def last_sequence_id(self, name: str) -> int:
-        """Return the highest durable sequence id, or NO_SEQUENCE_ID."""
+        """Return the highest durable sequence id of the producer `name`; NO_SEQUENCE_ID if there is none."""
         known = self._names.get(name)
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
 
@@ -242,8 +250,8 @@ class Deduplication:
         """Remove names that have been inactive for `timeout_ms`, and the longest inactive names above `max_producers`.
         Return the number of removed names.
 
-        Inactivity starts at the first call after the producer left. Names with an attached producer or with messages in
-        flight are kept.
+        Inactivity starts at the first call of this method after the producer left. Names with an attached producer or
+        with messages in flight are kept.
         """
         gone: list[tuple[float, str]] = []
         for name, known in self._names.items():

@@ -129,8 +129,8 @@ class ProducerAccess(Generic[P]):
         return Joined(Standing.CLAIMS, fenced, fenced_waiting)
 
     def return_behind(self, producer: P) -> bool:
-        """Return whether `producer` is the client that has exclusive access, reconnected on a new connection. If so, make
-        it the first waiting producer.
+        """Return whether `producer` belongs to the client that has exclusive access and has reconnected on a new
+        connection. If so, make it the first waiting producer.
 
         The caller must then check the old connection. If it is alive, the caller calls `leave` for `producer`. If it is
         not, the caller calls `leave` for the old producer, and `producer` gets exclusive access.
@@ -158,7 +158,9 @@ class ProducerAccess(Generic[P]):
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:
-        """Record that the claimed epoch is durable. Return False if `producer` lost the claim meanwhile."""
+        """Record that the topic epoch which `producer` claimed is durable. Return False if `producer` lost the claim
+        meanwhile.
+        """
         epoch = self.claimed_epoch(producer)
         if epoch is None:
             return False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_room_for_producer(topic: TopicContext, attached: Collection[Producer], peer: Peer) -> None:
-    """Check the producer limits of the topic and of the client's IP address. Raises ProducerBusy."""
+    """Check that neither the topic nor the client's IP address has reached its producer limit. Raises ProducerBusy."""
     if is_system_topic(topic.name):
         return
     limit = topic.policies.max_producers

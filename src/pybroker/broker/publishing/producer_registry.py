@@ -33,13 +33,15 @@ def stored_epoch(properties: Mapping[str, str]) -> int | None:
 
 
 class ProducerOwner(Protocol):
-    """The topic of the producers."""
+    """Topic to which the producers belong."""
 
     async def require_permission(self, producer: Producer) -> None:
-        """Return when the permission of `producer` is current. Raises the refusal."""
+        """Check that `producer` still has the permission to publish, which may have been revoked while the request
+        waited. Raises AuthorizationError, and ServiceNotReady if the authorization provider does not answer.
+        """
 
     def require_admissible(self, producer: Producer) -> None:
-        """Check that the topic accepts `producer`. Raises the error for the client."""
+        """Check that the topic accepts `producer`. Raises the BrokerError that the client receives."""
 
     async def store_epoch(self, epoch: int) -> None: ...
 
@@ -72,8 +74,8 @@ class ProducerRegistry:
         return self._access.epoch
 
     async def enter(self, producer: Producer) -> None:
-        """Attach `producer`, or let it wait for access. Raises ProducerBusy, ProducerFenced, StoreError, the errors of
-        `require_admissible`, and the refusal of its permission.
+        """Attach `producer`, or let it wait for exclusive access. Raises ProducerBusy, ProducerFenced, StoreError, and
+        the errors of `require_permission` and `require_admissible`.
         """
         try:
             await self._owner.require_permission(producer)
@@ -92,8 +94,8 @@ class ProducerRegistry:
             await self._take_over(producer)
 
     def add(self, producer: Producer) -> Standing:
-        """Add `producer`, whose permission is current, without waiting. A producer that claims the topic is not attached
-        yet, but blocks other producers.
+        """Add `producer` without waiting. The caller has checked its permission. A producer that claims the topic is
+        not attached yet, but blocks other producers.
 
         Raises the errors of `require_admissible`, ProducerBusy, ProducerFenced.
         """
@@ -209,7 +211,7 @@ class ProducerRegistry:
             await holder.peer.is_alive()
 
     def close_all(self, refusal: BrokerError) -> None:
-        """Close all producers. Waiting producers receive the error `refusal`."""
+        """Close all producers. Producers that are not attached receive the error `refusal`."""
         present, waiting = self._access.clear()
         for producer in (*present, *waiting):
             if self.attached.get(producer.name) is producer:

@@ -226,8 +226,8 @@ class TopicDeduplication:
     # --- producers ---------------------------------------------------------------------------------------------------
 
     async def settled(self, name: str) -> None:
-        """Wait until `last_sequence_id` of the producer `name` is final. Raises ServiceNotReady if the topic is closed
-        meanwhile.
+        """Wait until earlier messages of the producer `name` are stored or have failed, so that its `last_sequence_id`
+        is final. Raises ServiceNotReady if the topic is closed meanwhile.
         """
         await self._until(lambda: self._is_settled(name))
         if self._topic.is_fenced:
@@ -290,7 +290,9 @@ class TopicDeduplication:
         producer.peer.send_errors(run.producer_id, run.sequence_ids, error, run.size_bytes)
 
     def stored(self, producer: Producer, accepted: Accepted, entries: int) -> None:
-        """Record that entries are durable and their receipts are sent."""
+        """Record that the messages `accepted` of a producer are durable, and that their receipts are sent. `entries`:
+        number of their entries.
+        """
         known = self.known
         if known is not None:
             known.stored(accepted)
@@ -332,8 +334,8 @@ class TopicDeduplication:
             self._is_snapshot_due = False
 
     async def snapshot(self) -> None:
-        """Store the persisted sequence ids of all producers, so that the entries before them may be trimmed. Raises
-        StoreError.
+        """Store the highest durable sequence id of each producer, so that the entries stored so far may be trimmed.
+        Raises StoreError.
         """
         async with self._saving:
             known, cursor = self.known, self.cursor
@@ -388,7 +390,9 @@ class TopicDeduplication:
 
 
 def require_free_name(name: str) -> None:
-    """Check that the subscription `name` is not reserved for the broker's own cursors. Raises ProducerBusy."""
+    """Check that the subscription `name` is not reserved for the broker's own cursors. Raises ProducerBusy, as in
+    Pulsar.
+    """
     if name in (DEDUPLICATION_CURSOR, TRANSACTIONS_CURSOR) or name.startswith(_REPLICATOR_PREFIX):
         raise ProducerBusy("Subscription with reserved subscription name attempted")
 

@@ -84,7 +84,9 @@ class SubscriptionSnapshot(NamedTuple):
         return None if self.cursor is None else self.cursor.state.held or None
 
     def entries_since_first_unacked(self) -> int:
-        """Return the number of stored entries between the mark-delete position and the read position."""
+        """Return the number of stored entries between the mark-delete position and the read position; 0 for a
+        non-persistent topic.
+        """
         cursor = self.cursor
         if cursor is None:
             return 0

@@ -56,7 +56,7 @@ def _durable(topic: Topic) -> list[Subscription]:
 
 
 async def require_within_quota(topic: Topic) -> None:
-    """Raise the error that the policy of an exceeded quota defines, if it rejects new producers."""
+    """If an exceeded quota rejects new producers, raise the error that its policy defines."""
     found = await exceeded(topic)
     if found is not None:
         raise _refusal(topic, found.quota)
@@ -94,8 +94,8 @@ async def exceeded(topic: Topic) -> Exceeded | None:
 
 
 async def exceeded_if_known(topic: Topic) -> Exceeded | None:
-    """Return the exceeded quota that rejects new producers. None also if the measurement fails or takes longer than
-    `MEASURED_WITHIN_S` seconds.
+    """Return the exceeded quota that rejects new producers, or None. Also None if the measurement fails or takes longer
+    than `MEASURED_WITHIN_S` seconds.
     """
     try:
         async with asyncio.timeout(MEASURED_WITHIN_S):

@@ -92,7 +92,9 @@ def closed_ms_of_oldest(ledgers: LedgerList, mark_delete: Position) -> int | Non
 
 
 def end_of_ledgers_closed_before(ledgers: LedgerList, mark_delete: Position, deadline_ms: int) -> Position | None:
-    """Return the last entry after `mark_delete` in the ledgers that were closed before `deadline_ms`, or None."""
+    """Return the last entry after `mark_delete` in the ledgers that were closed before `deadline_ms`; None if there is
+    no such entry.
+    """
     end: Position | None = None
     first = ledgers.next_position(mark_delete)
     for row in ledgers.rows():

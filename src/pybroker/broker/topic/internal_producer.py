@@ -55,7 +55,10 @@ class InternalProducer(Publisher):
         replicate_to: Sequence[str] = (),
         schema_version: bytes = b"",
     ) -> Position:
-        """Publish a message. Return its position when it is durable. Raises BrokerError if it is not stored."""
+        """Publish a message, and return its position when the message is durable. `payload`: None for a message without
+        value. `replicate_to`: clusters to which the message is replicated; empty for the default. Raises BrokerError if
+        the message is not stored.
+        """
         assert self._awaited.done(), "one message at a time"
         entry = build_entry(
             self._producer.name,

@@ -103,7 +103,7 @@ class NonPersistentTopic(TopicBase):
 
     @asynccontextmanager
     async def subscription_lock(self, subscription: str, purpose: str) -> AsyncIterator[None]:
-        """Enter at once, because operations on these subscriptions need no lock."""
+        """Enter the context without waiting, because subscriptions of a non-persistent topic need no lock."""
         self.require_open()
         yield
 

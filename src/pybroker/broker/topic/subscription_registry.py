@@ -81,9 +81,8 @@ class SubscriptionRegistry:
         except WaitRefused as refusal:
             raise TooManyRequests(f"the request cannot wait for subscription {name}: {refusal}") from None
         except WaitTimedOut:
-            reason = (
-                f"{self._locks.purpose(name) or 'in use'} by another request, {self._locks.waiting(name)} more wait"
-            )
+            purpose, waiting = self._locks.purpose(name) or "in use", self._locks.waiting(name)
+            reason = f"{purpose} by another request, and {waiting} more requests wait"
             logs.warning("subscription.lock_timeout", topic=self._topic.name, subscription=name, reason=reason)
             raise TooManyRequests(
                 f"the request waited too long for subscription {name}, which is {reason} "
@@ -138,8 +137,8 @@ class SubscriptionRegistry:
             self.being_made -= 1
 
     async def create_if_missing(self, name: str, first: Position, properties: Mapping[str, str]) -> Subscription | None:
-        """Create a durable subscription that starts at `first`, or at the next existing entry, under its lock. Return
-        None if the name exists.
+        """Create a durable subscription that starts at `first`, or at the next existing entry. This method takes the
+        subscription's lock. Return None if the name exists.
         """
         async with self.lock(name, BEING_MADE):
             return None if name in self.subscriptions else await self.create(name, first, properties)

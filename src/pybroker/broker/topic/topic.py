@@ -379,7 +379,7 @@ class Topic(TopicBase, ManagedLedgerListener):
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def terminate(self) -> Position:
-        """Terminate the topic, which permanently accepts no more messages. Return the last position. Raises
+        """Terminate the topic permanently, so that it accepts no more messages. Return the last position. Raises
         StoreError.
         """
         # Before any refusal: a Go client that receives TopicTerminatedError before its producer is closed drops the
@@ -391,7 +391,7 @@ class Topic(TopicBase, ManagedLedgerListener):
         return last
 
     async def truncate(self) -> None:
-        """Delete all closed ledgers, and skip the entries of the open ledger. Raises StoreError."""
+        """Acknowledge all entries on all subscriptions, and delete all closed ledgers. Raises StoreError."""
         # A running compaction would restore the deleted entries in its view.
         async with self.compaction.dropped():
             # The deleted entries are needed to restore deduplication, so a snapshot replaces them.
@@ -432,7 +432,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         return EARLIEST, -1
 
     async def bytes_behind(self, position: Position) -> int:
-        """Return the size in bytes of all entries after `position`, which need not exist. Raises StoreError."""
+        """Return the size in bytes of all entries after `position`. No entry need exist at `position`. Raises
+        StoreError.
+        """
         ledgers = self.ledger.ledgers
         behind = await count_backlog(ledgers, self.broker_context.ledgers.store, CursorState(ledgers, position))
         return behind.size_bytes

@@ -135,8 +135,8 @@ class TopicBase(ABC):
     # --- producers and publishing ------------------------------------------------------------------------------------
 
     async def require_permission(self, producer: Producer) -> None:
-        """Return when the permission of `producer` is current: it may have been revoked while the request waited. Raises
-        AuthorizationError, and ServiceNotReady if the provider does not answer.
+        """Check that `producer` still has the permission to publish, which may have been revoked while the request
+        waited. Raises AuthorizationError, and ServiceNotReady if the authorization provider does not answer.
         """
         if producer.permission is None:
             authorization, principal = self.broker_context.authorization, producer.peer.principal
@@ -144,8 +144,8 @@ class TopicBase(ABC):
         await producer.permission.require()
 
     def require_admissible(self, producer: Producer) -> None:
-        """Check that the topic accepts `producer`, which has the permission. Raises ServiceNotReady, and MetadataError
-        if required encryption is missing.
+        """Check that the topic accepts `producer`. The caller has checked its permission. Raises ServiceNotReady, and
+        MetadataError if required encryption is missing.
         """
         self.require_open()
         producer_admission.require_encryption(self.shared, producer)
@@ -168,7 +168,8 @@ class TopicBase(ABC):
             await producer.drained()
 
     async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
-        """Await `ending`, which ends this topic, then close all producers, also if `ending` fails.
+        """Await `ending`, which closes or deletes this topic, then close all producers. If `ending` fails, the
+        producers are closed too.
 
         Messages that arrive meanwhile are dropped without a response. Earlier messages receive their receipts before
         the producers are closed; otherwise clients would resend them.
@@ -217,7 +218,7 @@ class TopicBase(ABC):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     def admit_subscribe(self, consumer: Hashable) -> None:
-        """Check the subscribe rate of `consumer`. Raises NotAllowedError."""
+        """Check the subscribe rate of `consumer`, and consume a token. Raises NotAllowedError if the rate is exceeded."""
         rate = self.policies.subscribe_rate
         if rate.subscribeThrottlingRatePerConsumer <= 0:
             self._subscribe_limit = None
@@ -239,8 +240,8 @@ class TopicBase(ABC):
         """Delete the subscription permanently and close its consumers. The caller holds its lock. Raises StoreError."""
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer`, whose permission is current, to `subscription`. The caller holds the subscription's lock.
-        Raises ConsumerBusy.
+        """Attach `consumer` to `subscription`. The caller has checked the consumer's permission and holds the
+        subscription's lock. Raises ConsumerBusy.
         """
         self.require_open()
         consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)

@@ -94,8 +94,8 @@ class TopicTransactions(CursorOwner):
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def admit(self, producer: Producer, run: SendRun) -> tuple[SendRun, Refused]:
-        """Split transactional messages into admitted and rejected messages. Add the transaction id to metadata without
-        it.
+        """Split transactional messages into admitted and rejected messages. Add the transaction id to message metadata
+        that does not contain it.
         """
         assert run.txn is not None
         assert self.buffer is not None
@@ -124,8 +124,8 @@ class TopicTransactions(CursorOwner):
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
         """Split messages that were sent without a transaction into admitted and rejected messages.
 
-        Rejected are messages whose metadata contain a transaction id, because they would be blocked after a reload; and
-        markers, which only the broker may publish.
+        A message is rejected if its metadata contain a transaction id, because the message would be blocked after a
+        reload, or if it is a marker, which only the broker may publish.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -259,8 +259,8 @@ class TopicTransactions(CursorOwner):
     async def end(self, txn: TxnId, action: TxnAction, low_water_mark: int) -> None:
         """Commit or abort the transaction. Durable on return. An unknown transaction is not an error.
 
-        `low_water_mark`: all transactions of this coordinator up to this id have ended, so those that are still open
-        here are aborted. Raises BrokerError: the caller must retry.
+        `low_water_mark`: all transactions of the same coordinator with this or a lower id have ended, so those that are
+        still open on this topic are aborted. Raises BrokerError: the caller must retry.
         """
         if not self._is_closed and self.buffer is None:
             await self._begin_once().wait()

@@ -102,7 +102,7 @@ class TransactionBuffer:
         return next(iter(self.open.values())).first if self.open else None
 
     def is_known(self, txn: TxnId) -> bool:
-        """Return whether the transaction has messages here that are stored or being stored, and has not ended."""
+        """Return whether the transaction has not ended, and has messages on this topic that are stored or being stored."""
         return txn in self.open or txn in self._in_flight
 
     def has_ended(self, txn: TxnId) -> bool:
@@ -113,8 +113,8 @@ class TransactionBuffer:
         return self._low_water_marks
 
     def low_water_mark(self, coordinator: int) -> int:
-        """Return the highest id (its low half) up to which all transactions of this coordinator have ended; 0 if
-        unknown.
+        """Return the highest transaction number (`TxnId.least`) up to which all transactions of this coordinator have
+        ended; 0 if unknown.
         """
         return self._low_water_marks.get(coordinator, 0)
 
@@ -159,7 +159,9 @@ class TransactionBuffer:
             self._only_in_flight -= txn not in self.open
 
     def stored(self, txn: TxnId, first: Position, entries: int, now_ms: int, owner: str) -> None:
-        """Record that `entries` messages are durable. `first`: position of the first one."""
+        """Record that `entries` entries of the transaction are durable. `first`: position of the first entry. `now_ms`:
+        milliseconds since 1970. `owner`: name of the producer.
+        """
         self.failed(txn, entries)
         self.found(txn, first, entries, now_ms, owner)
 
@@ -189,13 +191,15 @@ class TransactionBuffer:
         self._ending.add(txn)
 
     def end_failed(self, txn: TxnId) -> None:
-        """Record that the marker could not be stored. The transaction stays open."""
+        """Record that the marker of the transaction's end could not be stored. The transaction stays open."""
         self._ending.discard(txn)
         if self._is_passed(txn):
             self._has_late.add(txn.most)
 
     def ended(self, txn: TxnId, action: TxnAction, marker: Position | None) -> None:
-        """Record the end of the transaction. `marker` is None if no marker was stored."""
+        """Record the end of the transaction. `marker`: position of the marker of this end; None if no marker was
+        stored.
+        """
         self._ending.discard(txn)
         transaction = self.open.pop(txn, None)
         if transaction is not None:
@@ -212,7 +216,7 @@ class TransactionBuffer:
         self.note_ended(txn)
 
     def note_ended(self, txn: TxnId) -> None:
-        """Record the end of a transaction that may have no messages here, so that later messages are rejected."""
+        """Record the end of a transaction that may have no messages on this topic, so that later messages are rejected."""
         if not self._is_passed(txn):
             self._ended[txn] = None
             self._ended.move_to_end(txn)
@@ -220,10 +224,10 @@ class TransactionBuffer:
                 self._ended.popitem(last=False)
 
     def raise_low_water_mark(self, coordinator: int, least: int) -> list[TxnId]:
-        """Record that all transactions of this coordinator up to the id `least` (low half) have ended. Return those
-        that are still open here, oldest first; the caller aborts them.
+        """Record that all transactions of this coordinator up to the number `least` (`TxnId.least`) have ended. Return
+        those of them that are still open on this topic, oldest first; the caller aborts them.
 
-        Each call returns a transaction again until its marker is being stored.
+        Later calls return a transaction again, until its end marker is being stored.
         """
         before = self.low_water_mark(coordinator)
         if least > before:
@@ -285,7 +289,9 @@ class TransactionBuffer:
 
     @staticmethod
     def restore(record: bytes, max_open: int = 0) -> TransactionBuffer:
-        """Decode a snapshot. Raises StoreError if it is invalid."""
+        """Decode a snapshot. `max_open`: maximum number of open transactions (0: no limit). Raises StoreError if the
+        snapshot is invalid.
+        """
         try:
             version = _VERSIONS.decode(record).version
             if version > FORMAT_VERSION:

@@ -38,8 +38,8 @@ class Progress:
 async def recover(
     ledger: ManagedLedger, clock: Clock, max_open: int, progress: Progress | None = None
 ) -> TransactionBuffer | None:
-    """Return the transaction buffer, or None for a topic that never had a transaction. On failure, close the ledger and
-    raise StoreError.
+    """Return the transaction buffer, or None for a topic that never had a transaction. `max_open`: maximum number of
+    open transactions (0: no limit). On failure, close the ledger and raise StoreError.
     """
     cursor = ledger.cursors.get(TRANSACTIONS_CURSOR)
     if cursor is None:

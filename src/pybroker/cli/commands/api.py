@@ -18,7 +18,7 @@ EXAMPLES = """
 pybroker api GET /admin/v2/clusters
 pybroker api PUT /admin/v2/persistent/public/default/orders/compaction
 pybroker api POST /admin/v2/persistent/public/default/orders/retention '{"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}'
-pybroker api POST /admin/v2/namespaces/acme/orders - < policies.json
+pybroker api PUT /admin/v2/namespaces/acme/orders - --yes < policies.json
 """
 METHODS = ("GET", "POST", "PUT", "DELETE")
 
@@ -52,7 +52,7 @@ def json_body(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise WrongUsage(
-            "the value is not JSON. Put a text in double quotation marks and the whole argument in single ones: "
+            "the value is not JSON. Put a text in double quotation marks and the whole argument in single quotation marks: "
             "'\"text\"'"
         ) from None
 

@@ -24,7 +24,7 @@ from pybroker.client.pulsar_client import PulsarClient
 from pybroker.wire.compression import DamagedPayload
 
 EXAMPLES = """
-pybroker consume orders -s billing                        until Ctrl-C; acknowledges what it has written
+pybroker consume orders -s billing                        until Ctrl-C; acknowledges each message after writing it
 pybroker consume orders -s billing --type shared -n 10 --wait 5s
 pybroker consume orders -s look --from earliest --no-ack  does not acknowledge: messages are delivered again
 pybroker consume orders --until-end --json > orders.jsonl all stored messages, without a subscription
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-s",
         "--subscription",
         metavar="S",
-        help="receive messages of this subscription (default: read the topic without one)",
+        help="receive messages of this subscription (default: read the topic without a subscription)",
     )
     parser.add_argument(
         "-t",
@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=count,
         default=DEFAULT_QUEUE,
         metavar="N",
-        help=f"maximum messages that wait in this client ({DEFAULT_QUEUE})",
+        help=f"maximum number of messages in the receiver queue ({DEFAULT_QUEUE})",
     )
     add_json_option(parser, "write one line of JSON for each message")
     parser.add_argument(
@@ -128,7 +128,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.subscription is None:
         if len(options.topics) > 1:
             raise WrongUsage(
-                "only one topic can be read without a subscription: add --subscription to receive from several"
+                "only one topic can be read without a subscription: add --subscription to receive from several topics"
             )
         if options.type != "exclusive" or options.name or not options.acks or options.batch_index_ack:
             raise WrongUsage("--type, --name, --no-ack and --batch-index-ack need a subscription: add --subscription")
@@ -234,7 +234,7 @@ class Session:
                 break
             except DamagedPayload as error:
                 self._damaged += 1
-                say(f"cannot read a message; it stays unacknowledged: {error}")
+                say(f"a message cannot be read and stays unacknowledged: {error}")
                 continue
             self._writer.write(messages)
             self._taken += len(messages)

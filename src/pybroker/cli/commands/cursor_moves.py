@@ -25,7 +25,7 @@ pybroker skip orders billing -n 10 --yes
 """,
     ),
     "seek": (
-        "Move a subscription to a message or a time. It receives all messages from there on, and none before it.",
+        "Move a subscription to a message or a time. The subscription then receives this message and all later messages.",
         """
 pybroker seek orders billing 12:345
 pybroker seek orders billing 2026-11-23T04:00:00Z
@@ -83,8 +83,8 @@ def run_seek(options: argparse.Namespace) -> int:
     name = f"subscription {options.subscription} of {options.topic}"
     require_confirmed(
         options,
-        f"{name[0].upper()}{name[1:]} is moved to {where}: it receives all messages from there on, also those that it has "
-        "acknowledged, and no message before it. Its consumers reconnect.",
+        f"{name[0].upper()}{name[1:]} is moved to {where}: the subscription receives all messages from this position on, also "
+        "acknowledged messages, and no earlier messages. Its consumers reconnect.",
     )
     with AdminRest(broker_of(options)) as rest:
         for each in partitions_of_id(rest, options.topic, to.id):
@@ -106,9 +106,11 @@ def run_delete(options: argparse.Namespace) -> int:
         else f"subscription {options.subscription} of {options.topic}"
     )
     loses = (
-        "all its messages" if options.subscription is None else "its position, and the messages that only it retained"
+        "all its messages"
+        if options.subscription is None
+        else "its position and the messages that only this subscription retained"
     )
-    require_confirmed(options, f"This is irreversible: {what} is deleted, with {loses}.")
+    require_confirmed(options, f"This is irreversible: {what} is deleted with {loses}.")
     query = {"force": True if options.force else None}
     with AdminRest(broker_of(options)) as rest:
         if options.subscription is not None:

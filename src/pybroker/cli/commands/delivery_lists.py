@@ -128,7 +128,9 @@ def _add_unacked_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--consumer", metavar="C", help="only messages of this consumer, by its name")
     keys = parser.add_mutually_exclusive_group()
     keys.add_argument("--key", metavar="K", help="only messages with this key")
-    keys.add_argument("--key-base64", type=base64_bytes, metavar="B", help="the same for a binary key, in Base64")
+    keys.add_argument(
+        "--key-base64", type=base64_bytes, metavar="B", help="only messages with this binary key, in Base64"
+    )
     parser.add_argument("--hash", type=number, metavar="N", help="only messages whose key has this hash")
     parser.add_argument(
         "--min-age",
@@ -162,7 +164,7 @@ pybroker unacked orders billing --json --limit 100000 | jq -r '.messages[].messa
         ("MESSAGE", "KEY", "DELIVERY", "AT", "NOTE"),
         _delayed_row,
         "No delayed messages.",
-        "List messages whose delivery time has not come.",
+        "List messages that wait for their delivery time.",
         """
 pybroker delayed orders billing
 pybroker delay orders billing 12:345 --now       deliver one of them now
@@ -178,7 +180,7 @@ pybroker delay orders billing 12:345 --now       deliver one of them now
         """
 pybroker draining orders billing
 pybroker draining orders billing --watch
-pybroker ack orders billing 12:345               acknowledge a message that a hash waits for
+pybroker ack orders billing 12:345               acknowledge a message that blocks a hash
 """,
     ),
     "waiting": Listing(
@@ -191,7 +193,7 @@ pybroker ack orders billing 12:345               acknowledge a message that a ha
         """
 pybroker waiting orders billing
 pybroker waiting orders billing --watch
-pybroker explain orders billing                  the cause, and what to do
+pybroker explain orders billing                  the cause, and the next steps
 """,
     ),
 }
@@ -285,7 +287,7 @@ class _Pages:
 
 
 def write_items(output: Output, listing: Listing, items: Iterator[Item] | _Pages, now_ms: int) -> int:
-    """Write the items in tables of at most ROWS_AT_ONCE rows. Return their number."""
+    """Write the items in tables of at most ROWS_AT_ONCE rows. Return the number of items."""
     shown = 0
     iterator = iter(items)
     while rows := [listing.row(item, now_ms) for item in itertools.islice(iterator, ROWS_AT_ONCE)]:

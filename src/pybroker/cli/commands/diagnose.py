@@ -70,7 +70,8 @@ def run(options: argparse.Namespace) -> int:
         ) from error
     output = output_of(options)
     output.line(
-        f"Wrote {path} ({size(path.stat().st_size)}, {len(files)} files). It contains names and keys: check it before sending it."
+        f"Wrote {path} ({size(path.stat().st_size)}, {len(files)} files). "
+        "The archive contains names and keys: check the archive before you send it."
     )
     for failure in failures:
         output.line(f"Not collected: {failure}")

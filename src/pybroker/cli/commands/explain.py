@@ -62,7 +62,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "explain one of these instead of the whole topic or subscription"
     ).add_mutually_exclusive_group()
     what.add_argument("--key", metavar="K", help="why messages of this key wait")
-    what.add_argument("--key-base64", type=base64_bytes, metavar="B", help="the same for a binary key, in Base64")
+    what.add_argument(
+        "--key-base64", type=base64_bytes, metavar="B", help="why messages of this binary key wait (Base64)"
+    )
     what.add_argument(
         "--id", type=message_id, metavar="L:E", help="why this message waits: LEDGER:ENTRY or LEDGER:ENTRY:INDEX"
     )
@@ -143,8 +145,8 @@ def _write(output: Output, lines: Sequence[Line]) -> None:
 
 
 def stuck_topics(rest: AdminRest, limit: int, search: str | None = None) -> Document:
-    """Return all pages of the stuck topics of the broker, or of its cluster, as one document. Raises NotThere if the
-    broker does not have this call.
+    """Return the stuck topics of the broker, or of its cluster, as one document with at most `limit` topics. `search`:
+    words that the topic name must contain. Raises NotThere if the broker does not have this call.
     """
     found: list[Document] = []
     while True:

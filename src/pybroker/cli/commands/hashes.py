@@ -114,7 +114,11 @@ def write_holes(output: Output, document: dict[str, Any]) -> None:
     behind = document.get("acknowledgedBehind", [])
     output.line()
     rows: list[list[Cell]] = [[each["from"], each["to"], each["entries"]] for each in behind]
-    output.table(["ACKNOWLEDGED FROM", "TO", "ENTRIES"], rows, "No message after it is acknowledged.")
+    output.table(
+        ["ACKNOWLEDGED FROM", "TO", "ENTRIES"],
+        rows,
+        "No message after the oldest unacknowledged message is acknowledged.",
+    )
     _write_more(output, document.get("more"))
     reasons = [
         [

@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         whom.add_argument("--consumer", metavar="NAME", help="a consumer of the subscription, by its name")
         whom.add_argument("--producer", metavar="NAME", help="a producer of the topic, by its name")
         parser.add_argument(
-            "--consumer-id", type=number, metavar="N", help="which one, if several consumers have this name"
+            "--consumer-id", type=number, metavar="N", help="id of the consumer, if several consumers have this name"
         )
         parser.set_defaults(run=run_disconnect)
     else:
@@ -73,11 +73,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     if name == "delay":
         when = parser.add_mutually_exclusive_group(required=True)
         when.add_argument("--until", type=time_ms, metavar="TIME", help="a time such as 2026-12-24T18:00:00Z")
-        when.add_argument("--in", dest="after", type=seconds, metavar="T", help="this long from now: 30s, 10m, 2h")
-        when.add_argument("--now", action="store_true", help="deliver it now")
+        when.add_argument(
+            "--in", dest="after", type=seconds, metavar="T", help="deliver the message after this time: 30s, 10m, 2h"
+        )
+        when.add_argument("--now", action="store_true", help="deliver the message now")
     if name == "ack":
         add_yes_option(parser)
-    add_json_option(parser, "write one JSON document with the outcome of each")
+    add_json_option(parser, "write one JSON document with the result of each action")
     add_broker_options(parser)
 
 

@@ -85,7 +85,7 @@ EVICTION = "consumer_backlog_eviction"
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    get = commands.add_parser("get", help="show the value that is set; with --applied the effective value")
+    get = commands.add_parser("get", help="show the value that is set; with --applied, the effective value")
     change = commands.add_parser("set", help="set a policy to a value")
     remove = commands.add_parser(
         "remove", help="remove a policy, so that the value of the namespace or broker applies again"
@@ -98,18 +98,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             help="a topic, or a namespace as TENANT/NAMESPACE",
         )
         each.add_argument(
-            "policy", metavar="POLICY", help="its name in the REST API, such as retention or dispatchRate"
+            "policy", metavar="POLICY", help="name of the policy in the REST API, such as retention or dispatchRate"
         )
         if each is change:
             each.add_argument(
-                "value", metavar="JSON", help="the value; a text needs its own quotation marks: '\"text\"'"
+                "value", metavar="JSON", help="the value in JSON; a text needs quotation marks: '\"text\"'"
             )
         if each is get:
-            each.add_argument("--applied", action="store_true", help="show the effective value, wherever it is set")
+            each.add_argument("--applied", action="store_true", help="show the effective value, from any level")
         else:
             add_yes_option(each)
         each.add_argument(
-            "--type", metavar="T", help="which backlog quota: destination_storage (default) or message_age"
+            "--type", metavar="T", help="type of the backlog quota: destination_storage (default) or message_age"
         )
         add_json_option(each)
         add_broker_options(each)

@@ -73,9 +73,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--deliver-at",
         type=time_ms,
         metavar="TIME",
-        help="deliver it at this time, to Shared and Key_Shared subscriptions",
+        help="deliver the message at this time, to Shared and Key_Shared subscriptions",
     )
-    delay.add_argument("--deliver-in", type=seconds, metavar="T", help="deliver it this long from now: 30s, 10m, 2h")
+    delay.add_argument(
+        "--deliver-in", type=seconds, metavar="T", help="deliver the message after this time: 30s, 10m, 2h"
+    )
     what.add_argument("--repeat", type=count, default=1, metavar="N", help="send each VALUE and --file N times (1)")
     how = parser.add_argument_group("sending")
     how.add_argument("--name", default="", metavar="N", help="the producer's name")
@@ -293,7 +295,9 @@ async def _readable(descriptor: int) -> None:
 
 
 class Receipts:
-    """Results of published messages, in publish order, up to the producer's limit of unanswered messages."""
+    """The results of published messages, counted in publish order. The producer limits the number of pending
+    results.
+    """
 
     def __init__(self, output: Output) -> None:
         self.failure: BaseException | None = None
@@ -309,13 +313,13 @@ class Receipts:
             self._take(self._pending.popleft())
 
     def settle(self) -> None:
-        """Wait for all results and count them. Unanswered messages count as not stored."""
+        """Count the remaining results without waiting. Unanswered messages count as not stored."""
         while self._pending:
             self._take(self._pending.popleft())
 
     def _take(self, receipt: asyncio.Future[MessageId]) -> None:
         is_answered = receipt.done() and not receipt.cancelled()
-        failure = receipt.exception() if is_answered else CommandFailed("the broker did not answer")
+        failure = receipt.exception() if is_answered else CommandFailed("the broker did not confirm the message")
         if failure is not None:
             self._failed += 1
             self.failure = self.failure or failure
@@ -326,7 +330,7 @@ class Receipts:
             self._output.record({"messageId": id_text(self._last)})
 
     def summary(self, topic: str) -> str:
-        last = "" if self._last is None else f"; the last one is {id_text(self._last)}"
+        last = "" if self._last is None else f"; the last message is {id_text(self._last)}"
         return f"{self._stored:,} message{'s' * (self._stored != 1)} stored in {topic}{last}"
 
     def raise_failure(self) -> None:

@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     create.add_argument("-s", "--subject", required=True, metavar="ROLE", help="the role of the token")
     key = create.add_mutually_exclusive_group(required=True)
     key.add_argument("-sk", "--secret-key", metavar="WHERE", help=_LOCATION)
-    key.add_argument("-pk", "--private-key", metavar="WHERE", help="a key in DER or PEM format, given in the same way")
+    key.add_argument("-pk", "--private-key", metavar="WHERE", help=f"a key in DER or PEM format: {_LOCATION}")
     create.add_argument(
         "-a",
         "--signature-algorithm",
@@ -101,7 +101,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     key = validate.add_mutually_exclusive_group(required=True)
     key.add_argument("-sk", "--secret-key", metavar="WHERE", help=_LOCATION)
-    key.add_argument("-pk", "--public-key", metavar="WHERE", help="a key in DER or PEM format, given in the same way")
+    key.add_argument("-pk", "--public-key", metavar="WHERE", help=f"a key in DER or PEM format: {_LOCATION}")
     validate.add_argument(
         "-a",
         "--signature-algorithm",

@@ -84,8 +84,8 @@ def _draw(rest: AdminRest, options: argparse.Namespace, output: Output) -> None:
 
 
 def listed(names: Iterable[str], partitioned: Iterable[str]) -> list[ListedTopic]:
-    """Merge partitions into one line per partitioned topic. `partitioned`: names of partitioned topics, also without
-    partitions.
+    """Return one line for each topic; the partitions of a partitioned topic share one line. `partitioned`: the names of
+    all partitioned topics, also of those without a partition in `names`.
     """
     counts = {str(TopicName.parse(name)): 0 for name in partitioned}
     plain: list[TopicName] = []

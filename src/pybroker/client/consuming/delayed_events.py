@@ -1,4 +1,4 @@
-"""Events of one consumer in order, while the data key of an encrypted entry is opened in a thread.
+"""Events of one consumer in order, while the data key of an encrypted entry is decrypted in a thread.
 
 Invariant: events are handled in the order of their arrival. Entries without encryption, and those whose data key is
 cached, are handled immediately if no event waits.

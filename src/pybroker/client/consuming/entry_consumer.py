@@ -101,7 +101,7 @@ class Consumer(ConnectionUser):
         return entries
 
     async def receive_one(self, timeout_s: float) -> ReceivedEntry:
-        """Request a single entry with one permit, and return it."""
+        """Request a single entry with one permit, and return it. Raises RequestTimedOut or ConnectionLost."""
         self._flow(1)
         while not self._received:
             if self._failure is not None:
@@ -116,7 +116,7 @@ class Consumer(ConnectionUser):
                 await self._arrived.wait()
         except TimeoutError:
             raise RequestTimedOut(
-                f"no entry of {self.topic} arrived within {timeout_s:g} s: the broker is slow or cannot be reached"
+                f"no entry of topic {self.topic} arrived within {timeout_s:g} s: the broker is slow or cannot be reached"
             ) from None
 
     def _flow(self, permits: int) -> None:
@@ -146,8 +146,8 @@ class Consumer(ConnectionUser):
         await self._connection.request(command)
 
     async def seek(self, position: Position | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Move the cursor to `position`, or to the first entry of a publish time. The broker then closes this
-        consumer.
+        """Move the cursor to `position`, or to the first entry that was published at `publish_time_ms` (milliseconds
+        since 1970) or later. The broker then closes this consumer.
         """
         command = Command(type=Command.SEEK)
         command.seek.consumer_id = self._consumer_id

@@ -20,8 +20,8 @@ class EndOfTopic(ClientError):
 
 
 class MessageConsumer(Receiver, ClientPart):
-    """A consumer of messages. An asynchronous context manager; used without `async with`, the caller must call `close`.
-    Created by `open_message_consumer`.
+    """A consumer of messages. An asynchronous context manager; a caller that does not use `async with` must call
+    `close`. Created by `open_message_consumer`.
     """
 
     def __init__(self, client: Client, settings: Receiving) -> None:
@@ -35,7 +35,7 @@ class MessageConsumer(Receiver, ClientPart):
         client.parts[self] = None
 
     async def attach(self, topics: Iterable[TopicName]) -> None:
-        """Read further topics and their partitions; those that it reads already are skipped.
+        """Read further topics and their partitions. Topics that the consumer already reads are skipped.
 
         After an error, the topics up to the failed one are attached.
         """
@@ -136,7 +136,9 @@ class MessageConsumer(Receiver, ClientPart):
     async def ack_cumulative(
         self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
-        """Acknowledge a message and all earlier messages of its partition. Not possible on Shared and Key_Shared."""
+        """Acknowledge a message and all earlier messages of its partition. `wants_receipt` and `transaction` as in
+        `ack`. Not possible on Shared and Key_Shared.
+        """
         partition = self._partition_of(message)
         work = partition.acknowledge(
             [message.id], is_cumulative=True, wants_receipt=wants_receipt, transaction=transaction
@@ -152,8 +154,8 @@ class MessageConsumer(Receiver, ClientPart):
         partition = self._partitions.get(message.topic)
         if partition is None:
             raise ClientError(
-                f"the message cannot be acknowledged here: it is of topic {message.topic}, and this consumer of "
-                f"{self.subscription} does not read that topic"
+                f"the message cannot be acknowledged here: it belongs to topic {message.topic}, and this consumer of "
+                f"subscription {self.subscription} does not read that topic"
             )
         return partition
 
@@ -164,8 +166,9 @@ class MessageConsumer(Receiver, ClientPart):
     # --- the cursor
 
     async def seek(self, message_id: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Move the cursor to a message, EARLIEST, LATEST or a publish time. A message id requires a topic without
-        partitions.
+        """Move the cursor of each topic to a message, to EARLIEST or LATEST, or to the first message that was published
+        at `publish_time_ms` (milliseconds since 1970) or later. The id of a message requires a consumer of one topic
+        without partitions.
         """
         if (message_id is None) == (publish_time_ms is None):
             raise ClientError("seek needs either a message id or a time")
@@ -192,7 +195,9 @@ class MessageConsumer(Receiver, ClientPart):
         await self.close()
 
     async def close(self) -> None:
-        """Close the consumer. The broker delivers its unacknowledged messages to other consumers, or again later."""
+        """Close the consumer. The broker delivers its unacknowledged messages to other consumers, or to the next
+        consumer that connects.
+        """
         self._client.parts.pop(self, None)
         await self.client_closed()
         for each in self._partitions.values():

@@ -107,7 +107,9 @@ class Receiver(ABC):
 
     @abstractmethod
     def changed(self) -> None:
-        """Handle a change of `consumer`: it failed, reached the end of its topic, or became active or inactive."""
+        """Handle a change of a partition consumer: it failed, reached the end of its topic, or became active or
+        inactive.
+        """
 
 
 class PartitionConsumer(ConnectionUser):
@@ -288,7 +290,7 @@ class PartitionConsumer(ConnectionUser):
             self._use(unpacked.permits)
             return
         if chunked.given_up_count > given_up_count:
-            reason = f"more than {MAX_CHUNKED_MESSAGES} incomplete chunked messages; the oldest returns with a redelivery of all"
+            reason = f"more than {MAX_CHUNKED_MESSAGES} chunked messages are incomplete; the oldest arrives again with a redelivery"
             logs.warning("client.message_given_up", topic=self.topic, reason=reason)
         messages = [each for each in unpacked.messages if not self._is_seeking and not self._is_behind(each)]
         if unpacked.chunk_entries:
@@ -389,7 +391,7 @@ class PartitionConsumer(ConnectionUser):
         if connection is None:
             if wants_receipt or transaction is not None:
                 raise ConnectionLost(
-                    f"the acknowledgement for {self.topic} was not sent, because the consumer is not connected; "
+                    f"the acknowledgement for topic {self.topic} was not sent, because the consumer is not connected; "
                     "the broker will deliver unacknowledged messages again"
                 )
             return
@@ -499,7 +501,9 @@ class PartitionConsumer(ConnectionUser):
         return taken.batch_size > 0 and taken.batch_index < taken.batch_size - 1
 
     async def seek(self, message_id: MessageId | None, publish_time_ms: int | None) -> None:
-        """Move the cursor to a message or a publish time, and drop queued messages."""
+        """Move the cursor to a message, or to the first message that was published at `publish_time_ms` (milliseconds
+        since 1970) or later. Drop queued messages.
+        """
         command = Command(type=Command.SEEK)
 
         async def ask() -> pb.BaseCommand:
@@ -529,7 +533,9 @@ class PartitionConsumer(ConnectionUser):
         if self.failure is not None:
             raise self.failure
         if self._connection is None:
-            raise ConnectionLost(f"the consumer of {self.topic} is not connected to a broker at present: try again")
+            raise ConnectionLost(
+                f"the consumer of topic {self.topic} is not connected to a broker at present: try again"
+            )
         return self._connection
 
     # --- the end

@@ -54,13 +54,13 @@ class ChunkedMessages:
         return len(self._parts)
 
     def add(self, metadata: pb.MessageMetadata, at: tuple[int, int], part: bytes) -> _Parts | None:
-        """Add a chunk, and return the message if it is complete. A chunk out of order is ignored. Chunk 0 begins the
-        message again.
+        """Add a chunk, which is stored at the ledger id and entry id `at`. Return the message if it is now complete,
+        else None. A chunk out of order is ignored. Chunk 0 discards earlier chunks of the same message.
         """
         uuid, total_bytes = metadata.uuid, metadata.total_chunk_msg_size
         if not 0 <= total_bytes <= MAX_MESSAGE_BYTES:
             raise DamagedPayload(
-                f"the chunked message whose chunk is entry {at[0]}:{at[1]} has {total_bytes} bytes; this client accepts at most "
+                f"the chunked message to which entry {at[0]}:{at[1]} belongs has {total_bytes} bytes; this client accepts at most "
                 f"{MAX_MESSAGE_BYTES} bytes"
             )
         if metadata.chunk_id == 0:
@@ -79,7 +79,9 @@ class ChunkedMessages:
         return self._parts.pop(uuid)
 
     def clear(self) -> None:
-        """Drop all chunks, after which the broker sends the incomplete messages again from their first chunk."""
+        """Drop all chunks. For a lost connection: the broker then sends incomplete messages again from their first
+        chunk.
+        """
         self._parts.clear()
 
 
@@ -101,8 +103,9 @@ def unpack(
     takes_encrypted: bool = False,
     data_keys: Sequence[AESGCM] = (),
 ) -> Unpacked:
-    """Return the messages of an entry. `data_keys`: the opened data keys of an encrypted entry. Raises EncryptedMessage,
-    and DamagedPayload for an entry that cannot be decoded.
+    """Return the messages of an entry. `data_keys`: the decrypted data keys of an encrypted entry. If none of them
+    fits, return the entry as one encrypted message with `takes_encrypted`, else raise EncryptedMessage. Raises
+    DamagedPayload for an entry that cannot be decoded.
     """
     try:
         metadata, payload = split_entry(entry.data)
@@ -117,12 +120,12 @@ def unpack(
         if takes_encrypted:
             return _unpack_encrypted(entry, metadata, payload, topic, partition)
         raise EncryptedMessage(
-            f"the message {entry.ledger_id}:{entry.entry_id} of {topic} is encrypted, and this client has no private key "
+            f"the message {entry.ledger_id}:{entry.entry_id} of topic {topic} is encrypted, and this client has no private key "
             "for it"
         )
     except (ProtocolViolation, DecodeError) as error:
         raise DamagedPayload(
-            f"entry {entry.ledger_id}:{entry.entry_id} of {topic} contains no valid message: {error}. The entry stays "
+            f"entry {entry.ledger_id}:{entry.entry_id} of topic {topic} contains no valid message: {error}. The entry stays "
             "unacknowledged: `pybroker ack` acknowledges it, so that the broker does not deliver it again"
         ) from error
 
@@ -247,7 +250,7 @@ def unpack_batch(
     count = metadata.num_messages_in_batch
     if not 0 <= count <= len(payload) // LEAST_MESSAGE_BYTES:
         raise DamagedPayload(
-            f"the batch {entry.ledger_id}:{entry.entry_id} of {topic} is damaged: it claims {count} messages in "
+            f"the batch {entry.ledger_id}:{entry.entry_id} of topic {topic} is damaged: it claims {count} messages in "
             f"{len(payload)} bytes"
         )
     messages: list[Message] = []
@@ -279,7 +282,7 @@ def unpack_batch(
             )
     except DamagedPayload as error:
         raise DamagedPayload(
-            f"the batch {ledger_id}:{entry_id} of {topic} is damaged: it ends within its last message"
+            f"the batch {ledger_id}:{entry_id} of topic {topic} is damaged: it ends within its last message"
         ) from error
     return Unpacked(messages, count)
 

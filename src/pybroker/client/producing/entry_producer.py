@@ -162,7 +162,8 @@ class Producer(ConnectionUser, ClientPart):
         """Send an entry after all earlier ones, when the queue of pending entries has capacity. Return a future of the
         position at which the entry is stored. Raises NotSent, or the error that ended the producer.
 
-        `txn`: the topic is already registered in this transaction, and the entry's metadata contains its id.
+        `txn`: the transaction of the entry. The caller has registered the topic in the transaction, and has written the
+        transaction's id into the entry's metadata.
         """
         if len(data) > self.max_message_bytes + ENTRY_HEADROOM_BYTES:
             raise NotSent(
@@ -344,13 +345,11 @@ class Producer(ConnectionUser, ClientPart):
         if self._state is not ProducerState.READY:
             return
         if not self._settings.resends and len(self._pending):
-            text = f"{len(self._pending)} entries for {self.topic} were not answered, and may or may not be stored: {reason}"
+            text = f"{len(self._pending)} entries for {self.topic} were not confirmed, and may or may not be stored: {reason}"
             self._fail(ConnectionLost(text), ProducerState.FAILED)
             return
         for entry in self._pending.give_up_in_transactions():
-            text = (
-                f"an entry for {self.topic} was not answered, and may or may not be stored in its transaction: {reason}"
-            )
+            text = f"an entry for {self.topic} was not confirmed, and may or may not be stored in its transaction: {reason}"
             self._refused(entry, ConnectionLost(text))
         self._changed.set()
         self._state = ProducerState.RECONNECTING
@@ -385,11 +384,13 @@ class Producer(ConnectionUser, ClientPart):
         oldest = self._pending.oldest
         if oldest is not None and oldest.sent_at_s + timeout_s <= now_s:
             text = (
-                f"{self.topic} did not answer an entry within {timeout_s:g} s ({len(self._pending)} wait): it may or may not be "
-                "stored; the broker is slow, or cannot be reached. "
+                f"an entry for {self.topic} was not confirmed within {timeout_s:g} s ({len(self._pending)} entries wait): the "
+                "entry may or may not be stored. The broker is slow, or cannot be reached. "
             )
             if not self._settings.outlives_timeouts:
-                self._fail(RequestTimedOut(text + "The producer has failed: create a new one"), ProducerState.FAILED)
+                self._fail(
+                    RequestTimedOut(text + "The producer has failed: create a new producer"), ProducerState.FAILED
+                )
                 return
             late = self._pending.give_up_sent_by(now_s - timeout_s)
             logs.info("client.send_timed_out", topic=self.topic, producer=self.name, entries=len(late))

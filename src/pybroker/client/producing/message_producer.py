@@ -124,7 +124,9 @@ class PartitionPublisher:
 
     @property
     def is_full(self) -> bool:
-        """Whether no batch is open, so that the next message without a key may go to another partition."""
+        """Whether no open batch accepts another message, so that the next message without a key may go to another
+        partition.
+        """
         return not self._open
 
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:
@@ -132,7 +134,7 @@ class PartitionPublisher:
         if message.sequence_id is not None and self._settings.batch_by_key:
             raise NotSent(
                 "the message was not sent: custom sequence ids cannot be used with batching by key, because "
-                "such batches are not sent in the order of the messages"
+                "these batches are not sent in the order of the messages"
             )
         if transaction is not None:
             await transaction.topic_takes_part(str(self.producer.topic))
@@ -306,7 +308,7 @@ class PartitionPublisher:
                 receipt.set_exception(failure)
 
     def fail_all(self) -> None:
-        """Reject new messages, and let all unsent messages fail."""
+        """Reject new messages, and make all unsent messages fail with NotSent."""
         self._is_closed = True
         self.close_batches()
         while self._ready:
@@ -318,8 +320,8 @@ class PartitionPublisher:
 
 
 class MessageProducer(ClientPart):
-    """A producer of messages. An asynchronous context manager; used without `async with`, the caller must call `close`.
-    Created by `open_message_producer`.
+    """A producer of messages. An asynchronous context manager; a caller that does not use `async with` must call
+    `close`. Created by `open_message_producer`.
     """
 
     def __init__(
@@ -349,8 +351,8 @@ class MessageProducer(ClientPart):
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest sequence id that the partitions have stored for this producer name, as reported when it
-        attached.
+        """The highest sequence id that any partition has stored for this producer name, as the broker reported it when
+        the producer attached; -1 if there is none.
         """
         return max(each.producer.last_sequence_id for each in self._partitions)
 
@@ -366,7 +368,9 @@ class MessageProducer(ClientPart):
         sequence_id: int | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send a message, and return its id when it is stored. Raises the reason if the message is not stored."""
+        """Send a message, and return its id when it is stored. Raises the error of the broker or the client if the
+        message is not stored. Times are in milliseconds since 1970; 0 means that there is none.
+        """
         message = OutgoingMessage(
             value,
             key,
@@ -397,7 +401,9 @@ class MessageProducer(ClientPart):
         return await self._partitions[self._turn].submit(message, transaction)
 
     def encrypt(self, crypto: MessageCrypto, encryptor: PayloadEncryptor) -> None:
-        """Encrypt all following messages, with a new data key from time to time."""
+        """Encrypt all following messages with the data key of `encryptor`, and later with new data keys: `crypto`
+        creates one every 4 hours (DATA_KEY_LIFETIME_S).
+        """
         self._set_encryptor(encryptor)
         self._tasks.start(self._renew_data_key(crypto), "data key")
 
@@ -436,7 +442,9 @@ class MessageProducer(ClientPart):
 
 
 async def open_message_producer(client: Client, topic: TopicName, settings: Publishing) -> MessageProducer:
-    """Raises CannotEncrypt if a public key of `settings.encryption_keys` cannot be used."""
+    """Create a producer on `topic` and all its partitions. Raises CannotEncrypt if a public key of
+    `settings.encryption_keys` cannot be used, and the errors of `open_producer`.
+    """
     crypto = settings.crypto
     encryptor = None if crypto is None else await crypto.encryptor(settings.encryption_keys)
     if settings.is_batching and settings.is_chunking:

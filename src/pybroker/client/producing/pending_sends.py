@@ -14,7 +14,7 @@ from pybroker.model.txn_id import TxnId
 
 @dataclass(slots=True, eq=False)
 class PendingSend:
-    """An entry without a response. `token` is an object of the owner, which gets it back with the response."""
+    """An entry without a response. `token` is any object that the owner of the queue attaches to the entry."""
 
     sequence_id: int
     highest_sequence_id: int
@@ -58,15 +58,15 @@ class PendingSends:
         return self._entries[0] if self._entries else None
 
     def receipted(self, sequence_id: int) -> PendingSend | None:
-        """Remove and return the entry of a receipt; None if it was already answered over another connection. Raises
-        ValueError if the receipt of an earlier entry is missing.
+        """Remove and return the entry of a receipt. Return None if the entry was already answered, for example over the
+        previous connection. Raises ValueError if the receipt of an earlier entry is missing.
         """
         entry = self.oldest
         if entry is None or sequence_id < entry.sequence_id:
             return None
         if sequence_id != entry.sequence_id:
             raise ValueError(
-                f"the broker sent a receipt for the message with sequence id {sequence_id}, but none for the earlier message "
+                f"the broker sent a receipt for the message with sequence id {sequence_id}, but no receipt for the earlier message "
                 f"with sequence id {entry.sequence_id}"
             )
         self._entries.popleft()
@@ -91,8 +91,8 @@ class PendingSends:
     def give_up_sent_by(self, time_s: float) -> list[PendingSend]:
         """Remove and return the entries that were sent at `time_s` or earlier, with the other chunks of their messages.
 
-        The chunks of a message share its sequence id, so a late receipt of one chunk would be taken for another chunk's
-        receipt.
+        All chunks of a message have the same sequence id. If some stayed in the queue, the late receipt of a removed
+        chunk would be taken for the receipt of a remaining one.
         """
         given_up: list[PendingSend] = []
         while self._entries:

@@ -134,7 +134,9 @@ class BundleAssignment:
         self._views: dict[str, _BrokerView] = {}
 
     def set_candidates(self, candidates: Iterable[Candidate]) -> None:
-        """Set the registered brokers with their load reports. Decisions for other brokers end."""
+        """Set the registered brokers with their load reports. Remove the decisions for brokers that are not registered,
+        and the decisions for acquired bundles that are in the load report of their broker.
+        """
         self._candidates = {candidate.broker_id: candidate for candidate in candidates}
         for bundle, decision in list(self._decisions.items()):
             candidate = self._candidates.get(decision.broker_id)
@@ -172,12 +174,16 @@ class BundleAssignment:
             self._decisions[bundle].is_acquired = True
 
     def released(self, bundle: str) -> None:
-        """Record that the owner has released `bundle`. An earlier decision about its next owner stays."""
+        """Record that the owner has released `bundle`. If the next owner was decided before the release, that decision
+        stays.
+        """
         if bundle in self._decisions and self._decisions[bundle].is_acquired:
             self._end(bundle)
 
     def forget(self) -> None:
-        """Forget which bundles are acquired, because changes may have gone unreported."""
+        """Remove all decisions. Called when this broker becomes the leader, and when changes of ownership may have gone
+        unreported.
+        """
         for bundle in list(self._decisions):
             self._end(bundle)
 
@@ -206,7 +212,7 @@ class BundleAssignment:
 
     def best(self, bundle: str, placement: Placement, settings: ChoiceSettings, *, without: str = "") -> str | None:
         """Return the id of the broker that the rules prefer for `bundle` now, other than the broker `without`; None if
-        no other may have it. Record no decision.
+        no other broker may have the bundle. Record no decision.
         """
         namespace = namespace_of(bundle)
         hosts = permitted_hosts(namespace, [each.host for each in self._candidates.values()], placement.isolation)

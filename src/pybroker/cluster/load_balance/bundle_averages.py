@@ -78,8 +78,8 @@ class BundleAverages:
         self._counted: dict[str, int] = {}  # time of the last counted report, by broker
 
     def add(self, broker_id: str, report: LoadReport, now_ms: float) -> None:
-        """Add the rates in a load report of a broker. Further reports of the same measurement add only bundles that
-        were missing.
+        """Add the rates in a load report of a broker. If a report of the same measurement was added before, add only
+        bundles without averages.
         """
         is_counted = self._counted.get(broker_id) == report.measured_ms
         self._counted[broker_id] = report.measured_ms
@@ -93,8 +93,8 @@ class BundleAverages:
             found.add(figures)
 
     def continue_from(self, bundle: str, stored: BundleAverage, now_ms: float) -> None:
-        """Use the averages of `bundle` that an earlier leader stored, unless the present ones come from as many
-        reports.
+        """Use the averages of `bundle` that an earlier leader stored, unless the present averages come from at least as
+        many reports.
         """
         found = self._found.get(bundle)
         if found is None or found.long.samples < stored.long.samples:
@@ -102,7 +102,9 @@ class BundleAverages:
             self._seen_ms.setdefault(bundle, now_ms)
 
     def expire(self, reports: Mapping[str, LoadReport], now_ms: float) -> None:
-        """Forget bundles that no broker in `reports` has reported for KEPT_MS, and brokers that have left the cluster."""
+        """Forget bundles that no broker has reported for KEPT_MS, and brokers that are not in `reports`, because they
+        have left the cluster.
+        """
         self._counted = {broker_id: at_ms for broker_id, at_ms in self._counted.items() if broker_id in reports}
         for bundle in [bundle for bundle, seen_ms in self._seen_ms.items() if seen_ms < now_ms - KEPT_MS]:
             self.forget(bundle)
@@ -122,7 +124,7 @@ class BundleAverages:
         return self._found.get(bundle, UNKNOWN)
 
     def busiest(self, count: int) -> Collection[str]:
-        """Return the `count` bundles with the most traffic on long-term average."""
+        """Return the `count` bundles with the highest long-term average of bytes per second, highest first."""
         return sorted(self._found, key=lambda bundle: (-self._found[bundle].long.byte_rate, bundle))[:count]
 
     def long_message_rate(self, bundle: str) -> float:

@@ -1,4 +1,4 @@
-"""The leader's rule which bundles are split automatically, as in Pulsar's Modular load manager."""
+"""The leader's rules that decide which bundles are split automatically, as in Pulsar's Modular load manager."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ LEAST_TOPICS = 2
 
 
 class SplitSettings(NamedTuple):
-    """`loadBalancerNamespace...` keys. A bundle is split above one of the first four."""
+    """Configuration of automatic splits: `loadBalancerNamespace...` keys. A bundle is split if it exceeds one of the
+    first four limits.
+    """
 
     max_topics: int = 1000
     max_sessions: int = 1000
@@ -40,8 +42,10 @@ def bundles_to_split(
     bundles_of: Callable[[str], Collection[str]],
     settings: SplitSettings,
 ) -> list[Split]:
-    """Return the bundles that their owners shall split. `bundles_of` returns the present bundles of a namespace; a
-    report may still list others. An empty result protects the namespace from splits.
+    """Return the bundles that their owners shall split. `reports`: the load reports by broker id.
+
+    `bundles_of` returns the present bundles of a namespace. Other bundles in a report are ignored, so an empty result
+    of `bundles_of` protects the namespace from splits.
     """
     splits: list[Split] = []
     added: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The rules which brokers may have a bundle, by isolation policies and anti-affinity groups as in Pulsar."""
+"""The rules that decide which brokers may have a bundle, by isolation policies and anti-affinity groups as in Pulsar."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pybroker.model.cluster_data import NamespaceIsolationData, matches_any
 def permitted_hosts(namespace: str, hosts: Iterable[str], policies: Mapping[str, NamespaceIsolationData]) -> set[str]:
     """Return the hosts whose brokers may have bundles of `namespace`. `hosts` has one item for each broker.
 
-    With an isolation policy for the namespace: its primary hosts, and its secondary hosts while fewer than `min_limit`
-    primary *brokers* exist. Without a policy: hosts that are primary in no policy.
+    If an isolation policy contains the namespace, return the primary hosts of the policy, and its secondary hosts as
+    well while fewer than `min_limit` primary *brokers* exist. Otherwise return the hosts that are primary in no policy.
     """
     found = list(hosts)
     policy = next((each for each in policies.values() if matches_any(namespace, each.namespaces)), None)
@@ -35,9 +35,11 @@ def _min_limit(policy: NamespaceIsolationData) -> int:
 def spread_by_group(
     broker_ids: Iterable[str], group_counts: Mapping[str, int], domain_of: Mapping[str, str]
 ) -> list[str]:
-    """Return the brokers on which the namespaces of an anti-affinity group are fewest, within the failure domains in
-    which they are fewest. `group_counts`: the number of these namespaces by broker. `domain_of`: the failure domain by
-    broker.
+    """Return the brokers that keep the namespaces of an anti-affinity group apart: the brokers in the failure domains
+    with the fewest namespaces of the group, and of these, the brokers with the fewest.
+
+    `group_counts`: the number of the group's namespaces by broker. `domain_of`: the failure domain by broker. Brokers
+    without a failure domain are returned only if none of `broker_ids` has one.
     """
     found = list(broker_ids)
     of_domains: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ResourceUsage(NamedTuple):
-    """Usage and limit of one resource. If the limit is unknown (0 or less), the usage has no share, as in Pulsar."""
+    """Usage and limit of one resource. If the limit is unknown (0 or less), `share` is 0, as in Pulsar."""
 
     usage: float = 0.0
     limit: float = 0.0
@@ -62,8 +62,8 @@ class LoadReport:
 
     @property
     def usage_share(self) -> float:
-        """The use of the broker's most used resource as a share of its limit. As in Java brokers, the memory of the
-        process does not count.
+        """The use of the broker's most used resource as a share of its limit (1.0: all of it). As in Java brokers, the
+        memory of the process does not count.
         """
         return max(each.share for each in (self.cpu, self.direct_memory, self.bandwidth_in, self.bandwidth_out))
 
@@ -74,8 +74,8 @@ class LoadReport:
 
 
 def changed_percent(before: LoadReport, now: LoadReport) -> float:
-    """Return the largest change of a figure between two load reports in percent, by which a broker decides to store a
-    new report.
+    """Return the largest change of a figure between two load reports in percent; infinity if the figure was 0 before. A
+    broker stores a new report if the change is large enough.
     """
     old, new = before.totals, now.totals
     return max(

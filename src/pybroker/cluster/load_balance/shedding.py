@@ -1,5 +1,5 @@
-"""Shedding: the leader's rules which bundles move away from brokers with more load than the average, after Pulsar's
-ThresholdShedder.
+"""Shedding: the leader's rules that decide which bundles move away from brokers with more load than the average, after
+Pulsar's ThresholdShedder.
 
 A broker is over the threshold if its use, current and averaged, exceeds the average of all brokers by
 `threshold_share`. Bundles with the most traffic move until its expected use is MARGIN_SHARE below the threshold. The
@@ -64,7 +64,8 @@ class LoadShedding:
         now_ms: float,
     ) -> list[Move]:
         """Return the bundles to move in this round of shedding. `destination_of` chooses the destination of a bundle.
-        `is_movable` returns False for bundles that must stay, such as the bundles of heartbeats.
+        `is_movable` returns False for bundles that must stay, such as the bundles of health checks. `now_ms`: the
+        monotonic clock.
         """
         by_id = {each.broker_id: each for each in candidates if each.report.is_measured}
         known = self._usage.keys() & by_id.keys()

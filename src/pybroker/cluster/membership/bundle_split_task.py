@@ -30,11 +30,15 @@ class BundleSplitter(Protocol):
     """Asks the owner of a bundle to split it: `PUT /admin/v2/namespaces/…/{bundle}/split?unload=`."""
 
     async def split(self, bundle: str, owner: RegisteredBroker, *, unload: bool) -> None:
-        """Return when the owner has split `bundle`. Raises AdminError and BrokerError."""
+        """Ask `owner` to split `bundle` and, with `unload`, to unload the parts. Return when the bundle is split.
+        Raises AdminError and BrokerError.
+        """
 
 
 class BundleSplitTask:
-    """Runs for the life of the broker, and works while this broker is the leader of several brokers."""
+    """A task that runs for the life of the broker, and has effect while this broker is the leader of at least two
+    brokers.
+    """
 
     def __init__(
         self,

@@ -13,7 +13,9 @@ LIMIT_MS = 5_000
 
 
 class ClockDifferences:
-    """The differences that registrations show. Call `add` for each registration that is read."""
+    """The differences between clocks that the registrations of brokers show. Call `add` for each registration that is
+    read.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, int]] = {}  # time of the last new report, difference

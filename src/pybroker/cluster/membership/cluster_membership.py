@@ -145,7 +145,9 @@ class ClusterMembership:
 
     @property
     def leader_id(self) -> str | None:
-        """The elected leader, registered or not; None without one."""
+        """The id of the elected leader, even if the leader is not registered; None without a leader, "" if the stored
+        value cannot be read.
+        """
         return self._leader.leader_id
 
     def leader(self) -> RegisteredBroker | None:
@@ -161,9 +163,7 @@ class ClusterMembership:
         return self._version is not None and self._store.holds_session()
 
     def load_manager_problem(self) -> str | None:
-        """Return a text that says which broker has another load manager, so that the brokers of this cluster cannot
-        work together; None if none has.
-        """
+        """Return an error text if the load manager of a registered broker cannot work beside pybroker; None if all can."""
         return load_manager_refusal(self.brokers().values())
 
     def report(self) -> MembershipReport:
@@ -198,8 +198,8 @@ class ClusterMembership:
         )
         if chosen is None and not registrations:
             raise ServiceNotReady(
-                f"bundle {bundle} cannot be assigned: no broker that may serve it is registered. This broker "
-                "registers again; try again"
+                f"bundle {bundle} cannot be assigned: no registered broker may serve the bundle. This broker "
+                "is registering again: try again"
             )
         if chosen is None:
             raise ServiceNotReady(
@@ -209,8 +209,8 @@ class ClusterMembership:
         return registrations[chosen].broker
 
     def best_destination(self, bundle: str, source_id: str) -> str | None:
-        """Return the id of the broker to which `bundle` should move from the broker `source_id`; None if there is none.
-        Record no decision.
+        """Return the id of the broker to which `bundle` should move from the broker `source_id`; None if no other
+        broker may have the bundle. Record no decision.
         """
         return self.assignment.best(
             bundle, self._placement.placement(), choice_settings(self._config), without=source_id
@@ -220,8 +220,8 @@ class ClusterMembership:
         return self._placement.placement().group_of(namespace) is not None
 
     def assign(self, bundle: str, broker_id: str) -> None:
-        """Direct lookups of `bundle` to a registered broker from now on, because its present owner is about to unload
-        it.
+        """Direct lookups of `bundle` to the registered broker `broker_id` from now on, because the present owner is
+        about to unload the bundle.
         """
         self.assignment.decide(bundle, broker_id, self._runtime.clock.monotonic_ms())
 
@@ -275,8 +275,8 @@ class ClusterMembership:
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def leave(self) -> None:
-        """Delete the registration, so that no new bundle comes, and resign as the leader. Owned bundles are served on.
-        Raises StoreError; the session's end then has the same effect.
+        """Delete the registration, so that this broker gets no new bundles, and resign as the leader. The broker
+        continues to serve its bundles. Raises StoreError; the end of the session then has the same effect.
         """
         self._is_leaving = True
         async with self._acting:
@@ -336,7 +336,7 @@ class ClusterMembership:
         version = await self._store.put_for_session(path, value)
         if session != self._sessions:
             raise MetadataUnavailable(
-                f"{path} could not be created, because the session with the metadata store ended during the request"
+                f"the node {path} could not be created, because the session with the metadata store ended during the request"
             )
         return version
 

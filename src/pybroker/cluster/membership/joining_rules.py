@@ -21,17 +21,17 @@ def configured_class_refusal(name: str) -> str | None:
 
 
 def load_manager_refusal(brokers: Iterable[RegisteredBroker]) -> str | None:
-    """Return an error text if the load manager of a registered broker cannot work beside pybroker; None if all can.
-    Registrations of brokers before Pulsar 3.0 contain no load manager.
+    """Return an error text if the load manager of a registered broker cannot work beside pybroker; None if all can. A
+    registration that names no load manager is accepted: it is from a broker before Pulsar 3.0.
     """
     for broker in brokers:
         name = broker.load_manager_class
         if name and name != MODULAR_LOAD_MANAGER:
             short = name.rpartition(".")[2]
             return (
-                f"broker {broker.broker_id} uses the load manager {short}, and all brokers of a cluster must use the same one:"
-                f" pybroker supports {MODULAR_LOAD_MANAGER} only. Set loadManagerClassName of the other brokers to it and"
-                " restart them, or give this broker a cluster of its own"
+                f"broker {broker.broker_id} uses the load manager {short}, but all brokers of a cluster must use the same "
+                f"load manager, and pybroker supports only {MODULAR_LOAD_MANAGER}. Set loadManagerClassName of the other "
+                "brokers to this class and restart these brokers, or give this broker its own cluster"
             )
     return None
 
@@ -60,5 +60,5 @@ def _urls(broker: RegisteredBroker) -> set[str]:
 
 
 def java_broker_of(registrations: Mapping[str, Registration]) -> str | None:
-    """Return the id of a registered Java broker; None without one."""
+    """Return the id of a registered Java broker; None if there is none."""
     return next((broker_id for broker_id, each in sorted(registrations.items()) if not each.is_pybroker), None)

@@ -41,8 +41,9 @@ def encoded_leader(broker_id: str, service_url: str) -> bytes:
 
 
 def leader_of(value: bytes | None) -> str | None:
-    """Return the id of the leader in the stored value; None without a value, "" if the value cannot be read: a leader
-    exists then too. Brokers before Pulsar 3.0 store only `serviceUrl`.
+    """Return the id of the leader in the stored value; None without a value, because there is no leader; "" if the
+    value cannot be read, although there is a leader. Brokers before Pulsar 3.0 store only `serviceUrl`: its host and
+    port are the id.
     """
     if value is None:
         return None

@@ -23,7 +23,9 @@ class BundleUnloader(Protocol):
     """Asks the owner of a bundle to unload it: `PUT /admin/v2/namespaces/…/{bundle}/unload?destinationBroker=`."""
 
     async def unload(self, bundle: str, owner: RegisteredBroker, destination: RegisteredBroker) -> None:
-        """Return when the owner has released `bundle`. Raises AdminError and BrokerError."""
+        """Ask `owner` to unload `bundle` to the broker `destination`. Return when the owner has released the bundle.
+        Raises AdminError and BrokerError.
+        """
 
 
 class LoadSheddingTask:

@@ -98,8 +98,8 @@ def own_broker(
 
 
 def encoded(registration: Registration, instance: str) -> bytes:
-    """Return the bytes to store, at most MAX_REGISTRATION_BYTES: if necessary, bundles with low rates are omitted, but
-    the totals count all. `instance`: the id of the data directory.
+    """Return the bytes to store, at most MAX_REGISTRATION_BYTES. If necessary, the bundles with the lowest rates are
+    omitted, but included in the totals. `instance`: the id of the data directory.
     """
     assert checked(registration.broker) is None, "a broker registers with usable addresses"
     data = {**local_broker_data(registration), INSTANCE: instance}
@@ -219,7 +219,7 @@ def parsed(broker_id: str, value: bytes) -> Registration | Unusable:
 
 
 def instance_of(value: bytes) -> str:
-    """Return the id of the data directory in the registration of a pybroker; "" for any other value."""
+    """Return the id of the data directory if `value` is the registration of a pybroker; otherwise ""."""
     try:
         data = msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

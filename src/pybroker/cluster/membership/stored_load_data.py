@@ -26,7 +26,9 @@ _BUNDLE_DEPTH = 3
 
 
 class StoredLoadData:
-    """Runs for the life of the broker. Reads when this broker becomes the leader, and writes while it is."""
+    """A task that runs for the life of the broker. It reads the averages when this broker becomes the leader, and
+    writes them while this broker is the leader.
+    """
 
     def __init__(self, runtime: Runtime, membership: ClusterMembership, store: MetadataStore) -> None:
         self._runtime = runtime
@@ -54,7 +56,7 @@ class StoredLoadData:
             logs.warning("load_averages.not_stored", step=name, error=str(error))
 
     async def announce(self) -> None:
-        """Store averages without load for this broker, as Java brokers do when they register."""
+        """Store averages of 0 for this broker, as Java brokers do when they register. Raises StoreError."""
         await self._store.put(broker_path(self._membership.own_broker.broker_id), encoded_broker(None))
 
     async def continue_averages(self) -> None:
@@ -68,7 +70,9 @@ class StoredLoadData:
         logs.info("load_averages.continued", bundles=count)
 
     async def write_once(self) -> None:
-        """Store the averages of the busiest bundles and of all brokers, and delete the documents of others."""
+        """Store the averages of the busiest bundles and of all brokers. Delete the stored averages of bundles that are
+        no longer reported and of brokers that are not registered. Raises StoreError.
+        """
         membership = self._membership
         if not membership.is_leader():
             return

@@ -20,10 +20,10 @@ class NextStep(Enum):
 
 
 def next_step(*, is_authoritative: bool, is_leader: bool, knows_leader: bool) -> NextStep:
-    """Return the next step of a lookup whose bundle has no owner. `is_authoritative`: the leader sent the client here.
-    `knows_leader`: the cluster has a leader.
+    """Return the next step of a lookup whose bundle has no owner. `is_authoritative`: another broker has decided that
+    this broker acquires the bundle. `knows_leader`: the cluster has a leader other than this broker.
 
-    Without a known leader, each broker acquires the bundle itself, as in Pulsar: the store accepts only the first
+    Without a known leader, each broker chooses an owner itself, as in Pulsar: the store accepts only the first
     ownership document.
     """
     if is_authoritative:

@@ -32,8 +32,8 @@ class _Probe:
 
 
 class BrokerProbes:
-    """Connection attempts in the background, at most one per broker and second, and only while lookups lead to it. The
-    first result after a failure of the broker may be wrong, because no lookup waits for an attempt.
+    """Connection attempts in the background, at most one per broker and second, and only while lookups lead to the
+    broker. The first result after a failure of the broker may be wrong, because no lookup waits for an attempt.
     """
 
     def __init__(self, clock: Clock, tasks: TaskOwner) -> None:
@@ -42,7 +42,7 @@ class BrokerProbes:
         self._probes: dict[str, _Probe] = {}
 
     def is_unreachable(self, url: str) -> bool:
-        """Return whether the last attempt to connect to the broker at `url` failed; False without an attempt. May start
+        """Return whether the last attempt to connect to the broker at `url` failed; False if none has ended. May start
         the next attempt.
         """
         probe = self._probes.get(url)

@@ -72,7 +72,7 @@ _SESSION_MARK_BITS = 64
 
 
 class BundleTopics(Protocol):
-    """The topics of this broker by bundle: the operations that ownership needs."""
+    """The operations on the topics of this broker that the ownership of bundles needs."""
 
     def acquired(self, bundle: NamespaceBundle) -> None:
         """Called when this broker has acquired `bundle`, to load the topics that must work without a client."""
@@ -83,7 +83,7 @@ class BundleTopics(Protocol):
         """
 
     async def close(self, bundles: Collection[NamespaceBundle]) -> None:
-        """Close all topics of the bundles, also those that are being loaded."""
+        """Close all topics of the bundles, including topics that are being loaded."""
 
 
 class OwnerKind(Enum):
@@ -97,7 +97,7 @@ class OwnerKind(Enum):
 
 
 class Owner(NamedTuple):
-    """The result of a lookup. `urls` are empty for HERE, because the caller knows the broker's own."""
+    """The result of a lookup. `urls` are empty for HERE, because the caller knows the addresses of this broker."""
 
     kind: OwnerKind
     urls: LookupResult
@@ -200,10 +200,11 @@ class BundleOwnership:
         return not self._fencing and self._store.holds_session()
 
     async def settled(self, topic: TopicName) -> None:
-        """Wait until an acquisition of the bundle of `topic` by this broker has ended. Raises TopicNotFound.
+        """If this broker is acquiring the bundle of `topic`, wait until the attempt has succeeded or failed. Raises
+        TopicNotFound if the namespace does not exist.
 
-        Another broker can read the new ownership document, and lead a client here, before this broker has the response
-        to its creation.
+        Another broker may read the new ownership document and redirect a client here before this broker knows that it
+        has created the document.
         """
         bundle = self.bundle_of(topic)
         if self.held.state(bundle) is BundleState.ACQUIRING:
@@ -229,6 +230,9 @@ class BundleOwnership:
     async def owner_of(self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool) -> Owner:
         """Return the owner of the bundle of `topic`, or the broker to ask. If the bundle has no owner, this broker may
         acquire it. Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+
+        `listener_name`: the listener whose addresses the client needs. `is_authoritative`: another broker has sent the
+        client here to let this broker acquire the bundle.
         """
         heartbeat_of = self._broker_of_heartbeat(topic.namespace)
         if heartbeat_of is not None:
@@ -238,8 +242,8 @@ class BundleOwnership:
     async def owner_of_bundle(
         self, bundle: NamespaceBundle, listener_name: str | None, *, is_authoritative: bool
     ) -> Owner:
-        """Return the owner of `bundle`, or the broker to ask. If the bundle has no owner, this broker may acquire it.
-        Raises MetadataError, ServiceNotReady, StoreError.
+        """Return the owner of `bundle`, or the broker to ask, like `owner_of`. If the bundle has no owner, this broker
+        may acquire it. Raises MetadataError, ServiceNotReady, StoreError.
         """
         for _ in range(ATTEMPTS):
             found = await self.present_owner(bundle, listener_name, is_authoritative=is_authoritative)
@@ -273,10 +277,10 @@ class BundleOwnership:
     async def present_owner(
         self, bundle: NamespaceBundle, listener_name: str | None = None, *, is_authoritative: bool = False
     ) -> Owner | None:
-        """Return the owner of `bundle`; None without one. Raises BundleUnloading, other MetadataErrors, StoreError.
+        """Return the owner of `bundle`; None if it has none. Raises BundleUnloading, other MetadataErrors, StoreError.
 
-        An authoritative request comes from the leader and is not answered from the cache: if this broker cannot reach
-        the metadata store, the cached owner may be the leader, and both brokers would redirect to each other.
+        `is_authoritative`: the request comes from another broker. It is not answered from the cache: if this broker
+        cannot reach the metadata store, the cached owner may be that broker, and both would redirect to each other.
         """
         if self.serves(bundle):
             return _HERE
@@ -292,8 +296,8 @@ class BundleOwnership:
             if document.pybroker_session == self._session_mark:
                 return None  # the answer to the creation was lost, or has not arrived: the acquisition decides
             raise MetadataError(
-                f"Namespace bundle {bundle} belongs to an earlier session of this broker, which ends soon;"
-                " look the topic up again"
+                f"Namespace bundle {bundle} belongs to an earlier session of this broker with the metadata store. The "
+                "session ends soon: look the topic up again"
             )
         urls = urls_of_document(document, listener_name)
         internal_url = document.native_url or document.native_url_tls or ""
@@ -301,7 +305,9 @@ class BundleOwnership:
 
     async def conflicting_owner(self, bundle: NamespaceBundle) -> str | None:
         """Check the ownership document of a bundle that this broker serves. Return None if this broker wrote the
-        document, or does not serve the bundle any more; otherwise the address in the document, "" without a document.
+        document, or does not serve the bundle any more. Otherwise return the broker address in the document; "" if the
+        document does not exist.
+
         Raises StoreError, and MetadataError if the document cannot be read.
         """
         mark = self._session_mark
@@ -320,7 +326,9 @@ class BundleOwnership:
         return bool(own.broker_service_url_tls) and document.native_url_tls == own.broker_service_url_tls
 
     async def document_changed(self, bundle: NamespaceBundle, timeout_s: float) -> None:
-        """Wait until the ownership document of `bundle` changes, at most `timeout_s` seconds."""
+        """Wait until the ownership document of `bundle` changes or may have changed unnoticed, at most `timeout_s`
+        seconds.
+        """
         waiter = self._waiters.get(bundle)
         if waiter is None:
             waiter = self._waiters[bundle] = asyncio.Event()
@@ -352,7 +360,9 @@ class BundleOwnership:
     # --- acquire and release -----------------------------------------------------------------------------------------
 
     async def acquire(self, bundle: NamespaceBundle) -> bool:
-        """Acquire `bundle` if it has no owner. Return whether this broker owns it. Raises StoreError, MetadataError."""
+        """Acquire `bundle` if it has no owner. Return whether this broker owns the bundle now. Raises StoreError,
+        MetadataError.
+        """
         async with self._locks.held(bundle):
             if self.held.state(bundle) is not None:
                 return self.serves(bundle)
@@ -439,7 +449,9 @@ class BundleOwnership:
         return [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
 
     async def release_all(self) -> None:
-        """Release all bundles, because the broker stops; the bundle of its health checks last."""
+        """Release all `shared_bundles`, because the broker stops. This broker keeps the bundle of its health checks
+        until its session ends.
+        """
         bundles = self.shared_bundles()
         async with asyncio.TaskGroup() as group:
             for bundle in bundles:

@@ -22,7 +22,7 @@ B = TypeVar("B", bound=Hashable)
 
 
 class BundleState(Enum):
-    """The state of a bundle; see the diagram above."""
+    """The state of a bundle, as in the diagram of the module."""
 
     ACQUIRING = "acquiring"
     OWNED = "owned"
@@ -39,7 +39,7 @@ class _Held:
 
 
 class HeldBundles(Generic[B]):
-    """The state of each bundle that is not absent. Sessions are counted from 0."""
+    """The states of the bundles that this broker owns, acquires or releases. Sessions are counted from 0."""
 
     def __init__(self) -> None:
         self.session = 0

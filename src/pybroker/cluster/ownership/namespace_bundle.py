@@ -53,7 +53,7 @@ def topic_in(bundle: NamespaceBundle) -> TopicName | None:
 
 
 def is_bundle_of(bundle: NamespaceBundle, boundaries: Sequence[str]) -> bool:
-    """Return whether `bundle` exists in a namespace with these `boundaries`: it is between two neighbours."""
+    """Return whether `bundle` exists in a namespace with these `boundaries`: its limits are two adjacent boundaries."""
     lower, upper = f"0x{bundle.range.lower:08x}", f"0x{bundle.range.upper:08x}"
     index = bisect_left(boundaries, lower)
     return list(boundaries[index : index + 2]) == [lower, upper]

@@ -35,8 +35,8 @@ class OwnerDocument(msgspec.Struct, rename="camel"):
 
 
 def own_document(broker: RegisteredBroker, session: str) -> bytes:
-    """Encode the ownership document of a bundle of `broker`. `session` identifies the session. `httpUrl` is never
-    absent: Java brokers cannot redirect REST calls without it.
+    """Encode the ownership document of a bundle of `broker`. `session` identifies the broker's session with the store.
+    `httpUrl` is never absent: Java brokers cannot redirect REST calls without it.
     """
     listeners = {
         name: {
@@ -70,14 +70,15 @@ def decoded_document(path: str, value: bytes) -> OwnerDocument:
         return msgspec.json.decode(value, type=OwnerDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MetadataError(
-            f"the ownership document at {path} cannot be read: {error}. It disappears with the session of the broker that"
-            " wrote it"
+            f"the ownership document at {path} cannot be read: {error}. The document is deleted when the "
+            "session of the broker that wrote it ends"
         ) from error
 
 
 def urls_of_document(document: OwnerDocument, listener_name: str | None) -> LookupResult:
-    """Return the addresses of a bundle's owner: its general addresses, or the binary addresses of the listener; as in
-    Pulsar, a listener has no HTTP addresses. Raises MetadataError if the owner has no such listener.
+    """Return the addresses of a bundle's owner. With a listener name, the addresses of the binary protocol are those of
+    the listener. The HTTP addresses do not depend on the listener, as in Pulsar. Raises MetadataError if the owner has
+    no such listener.
     """
     native, native_tls = document.native_url, document.native_url_tls
     if listener_name:
@@ -89,8 +90,9 @@ def urls_of_document(document: OwnerDocument, listener_name: str | None) -> Look
 
 
 def urls_of_broker(broker: RegisteredBroker, listener_name: str | None) -> LookupResult:
-    """Return the addresses of a registered broker: its general addresses, or the addresses of the listener. Raises
-    MetadataError if the broker has no such listener.
+    """Return the addresses of a registered broker. With a listener name, the addresses of the binary protocol are those
+    of the listener; the HTTP addresses do not depend on the listener. Raises MetadataError if the broker has no such
+    listener.
     """
     if not listener_name:
         return broker.addresses

@@ -100,14 +100,16 @@ class AvroColumns:
         self._count = 0
 
     def type_of(self, avro_type: AvroType) -> pa.DataType:
-        """Return the column type of an Avro type. Raises UnreadableSchema for a record that contains itself, and above
-        the limits.
+        """Return the column type of an Avro type. Raises UnreadableSchema for a record that contains itself, and for a
+        schema above the limits.
         """
         self._count += 1
         if self._count > MAX_TYPES:
             raise UnreadableSchema(f"the schema has more than {MAX_TYPES} columns and fields in total")
         if any(avro_type is outer for outer in self._open):
-            raise UnreadableSchema(f"{avro_type} contains itself, which a column cannot represent")
+            raise UnreadableSchema(
+                f"the schema cannot be used: {avro_type} contains itself, which a column cannot represent"
+            )
         if len(self._open) >= MAX_DEPTH:
             raise UnreadableSchema(f"the schema is nested deeper than {MAX_DEPTH} levels")
         if not avro_type.children:

@@ -22,7 +22,7 @@ _DECIMAL_BYTES = 16
 
 
 class Reader(ABC):
-    """Reads values of one writer's type as an array of `type`. Immutable."""
+    """Reads values of one type of the writer's schema as an array of `type`. Immutable."""
 
     type: pa.DataType
 
@@ -274,8 +274,8 @@ def timestamp_reader(arrow_type: pa.DataType, unit_us: int) -> Callable[[Lanes],
 
 
 def timestamps(lanes: Lanes, numbers: Numbers, unit_us: int) -> pa.Array:
-    """Convert timestamps in units of `unit_us` microseconds to microseconds (int64). Lanes whose time does not fit
-    fail.
+    """Convert `numbers`, the timestamps at the read positions `lanes`, from units of `unit_us` microseconds to
+    microseconds (int64). Rows with a timestamp that does not fit fail.
     """
     if unit_us != 1:
         limit = (2**63 - 1) // unit_us

@@ -112,7 +112,7 @@ class AvroResolution:
         self._count += 1
         if self._count > MAX_TYPES:
             raise UnreadableSchema(
-                f"the schemas of the writer and of the reader have more than {MAX_TYPES} pairs of types"
+                f"the schemas of the writer and of the reader are too large: they have more than {MAX_TYPES} pairs of types"
             )
         if writer.kind == "union":
             shape = self.shape(writer)

@@ -225,7 +225,9 @@ def _reason(error: Exception) -> str:
 
 
 def build_column(values: list[Any], arrow_type: pa.DataType, rows: Numbers, failures: Failures) -> pa.Array:
-    """Convert `values` to an array. A value that Arrow rejects makes only its row fail."""
+    """Convert `values` to an array. A value that Arrow rejects becomes null, and its row is added to `failures`.
+    `rows`: the row number of each value.
+    """
     try:
         return pa.array(values, type=arrow_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):

@@ -30,14 +30,14 @@ class Unfit(ValueError):
 
 
 def value_from_json(avro_type: AvroType, value: Any, *, is_default: bool = False) -> Any:
-    """Convert a JSON value to the column value of an Avro type. Raises Unfit. In defaults (`is_default`), bytes are the
-    characters of the text (ISO 8859-1).
+    """Convert a JSON value to the column value of an Avro type. Raises Unfit. In a default value of a schema
+    (`is_default`), bytes are the characters of the text (ISO 8859-1).
     """
     return converter(avro_type, AvroColumns(), is_default=is_default)(value)
 
 
 def converter(avro_type: AvroType, columns: AvroColumns, *, is_default: bool = False) -> Convert:
-    """Return a function that converts JSON values of an Avro type to values for Arrow, and raises Unfit. Call
+    """Return a function that converts a JSON value of an Avro type to a value for Arrow, or raises Unfit. Call
     `AvroColumns.type_of` first: it checks the type.
     """
     kind = avro_type.kind

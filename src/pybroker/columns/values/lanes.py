@@ -85,7 +85,7 @@ class Lanes:
         self.places[lanes] = self.ends[lanes]
 
     def read_unsigned_or_zigzag(self) -> npt.NDArray[np.uint64]:
-        """Read the next variable-length number of each lane without sign decoding; 0 after a failure."""
+        """Read the next variable-length number of each lane without sign decoding; 0 for a lane that fails."""
         data, places = self.data, self.places
         first = data.take(places, mode="clip")
         short = places >= self.ends
@@ -134,8 +134,8 @@ class Lanes:
         return narrow
 
     def read_fixed(self, width: int) -> npt.NDArray[np.uint8]:
-        """Read the next `width` bytes of each lane. Return a matrix with one row for each lane; zeros after a
-        failure.
+        """Read the next `width` bytes of each lane. Return a matrix with one row for each lane; zeros for a lane that
+        fails.
         """
         short = self.ends - self.places < width
         starts = self.places
@@ -180,7 +180,7 @@ def slices(data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers) -> pa
 
 
 def lanes_over(values: pa.BinaryArray, rows: Numbers, failures: Failures) -> Lanes:
-    """Create a lane for each value. No value may be null. `rows` are the rows of the values in `failures`."""
+    """Create a lane for each value. No value may be null. `rows`: the row number of each value, for `failures`."""
     _, offset_buffer, data_buffer = values.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int32, count=len(values) + 1, offset=values.offset * 4)
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer else np.zeros(1, dtype=np.uint8)

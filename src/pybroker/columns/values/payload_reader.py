@@ -33,7 +33,9 @@ class PayloadReader(ABC):
 
     @abstractmethod
     def read(self, values: pa.BinaryArray, versions: pa.BinaryArray, failures: Failures) -> list[pa.Array]:
-        """Return a column for each field, null for null payloads. Values of rows in `failures` are undefined."""
+        """Return a column for each field, null for null payloads. Rows that cannot be decoded are added to `failures`;
+        their values are undefined.
+        """
 
 
 class ReaderOfValues(ValueDecoder):
@@ -182,8 +184,8 @@ class ReaderOfOneType(PayloadReader):
 
 
 def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
-    """Return the fields. Raises UnreadableSchema for names that equal metadata columns or differ only in case, which
-    Spark ignores.
+    """Return `fields` unchanged. Raises UnreadableSchema for names that equal metadata columns or differ only in case,
+    which Spark ignores.
     """
     taken = {name.lower(): f"the metadata column {name}" for name in (*METADATA_TYPES, ERROR_COLUMN)}
     for field in fields:

@@ -19,8 +19,8 @@ _MIN_LIMIT = 100
 
 
 class ChunkedMessage:
-    """A chunked message that was sent to `consumer`, at least in part. Some of the chunks at `positions` may have been
-    returned since.
+    """A chunked message of which `consumer` has received at least one chunk. `positions`: the chunks that were sent to
+    it, also those that it has returned for redelivery since.
     """
 
     __slots__ = ("chunk_count", "consumer", "positions", "sticky_hash")
@@ -70,7 +70,7 @@ class ChunkedMessages:
         message.positions.add(position)
 
     def incomplete(self) -> list[tuple[bytes, ChunkedMessage]]:
-        """Return each message of which some chunks were not sent yet, as (uuid of the message, message)."""
+        """Return the messages of which some chunks were not sent yet, each with its uuid."""
         return [(uuid, each) for uuid, each in self._by_uuid.items() if len(each.positions) < each.chunk_count]
 
     def unfinished_hashes(self, consumer: ConsumerState) -> set[int]:
@@ -93,10 +93,11 @@ class ChunkedMessages:
     def other_chunks(
         self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
     ) -> list[Position]:
-        """Return the other unacknowledged chunks at `consumer` of the messages whose chunks at `positions` the consumer
-        returns for redelivery.
+        """Return the chunks that must be redelivered together with the chunks at `positions`, which `consumer` returns:
+        the other chunks of the same messages that were sent to `consumer`. Some may be acknowledged.
 
-        Messages whose key hash is assigned to `consumer` are left out: `is_elsewhere` returns False for their hash.
+        Only messages for whose sticky key hash `is_elsewhere` returns True are included. The hashes of the other
+        messages stay with `consumer`, which receives the returned chunks again.
         """
         given_back = set(positions)
         others: list[Position] = []
@@ -107,8 +108,8 @@ class ChunkedMessages:
         return others
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """Return the ascending positions of the unacknowledged chunks at `consumer` of one message: the message with a
-        chunk at `position`. Return `position` alone if the entry there is no chunk.
+        """Return the positions of all unacknowledged chunks at `consumer` of the message that has a chunk at
+        `position`, in ascending order. Return `position` alone if the entry there is no chunk.
         """
         for message in self._by_uuid.values():
             if message.consumer is consumer and position in message.positions:

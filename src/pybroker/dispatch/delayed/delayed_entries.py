@@ -319,10 +319,10 @@ class DelayedIndex:
         positions = {each.position for each in kept}
         for ledger_id, members in self._members.items():
             assert all(Position(ledger_id, entry_id) in positions for entry_id in members), (
-                "an entry that nothing brings back"
+                "a delayed entry is in no run"
             )
         assert len(self._newest) < 2 * (RUN_ENTRIES + MAX_CHANGED_DELAYS)
-        assert self._count or not (self._newest or self._runs), "things are kept of which nothing waits"
+        assert self._count or not (self._newest or self._runs), "runs are kept although no entry is delayed"
 
 
 def _container_bytes(bitmap: BitMap) -> int:

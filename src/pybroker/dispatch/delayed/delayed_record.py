@@ -104,8 +104,8 @@ def _runs_in(record: bytes, changes: dict[Position, int]) -> Iterator[DelayedRun
         end = offset + count * packed.itemsize
         if not count or end > len(record):
             raise ValueError(
-                f"a range claims {count} entries, but only {len(record) - offset} of the {len(record)} bytes of the "
-                "stored record are left"
+                f"a range claims {count} entries, but only {len(record) - offset} bytes follow in the stored record of "
+                f"{len(record)} bytes"
             )
         packed.frombytes(record[offset:end])
         offset = end

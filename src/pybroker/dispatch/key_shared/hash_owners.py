@@ -45,8 +45,8 @@ class HashOwners:
         return self._options.allow_out_of_order_delivery
 
     def add(self, consumer: ConsumerState, *, is_first: bool) -> list[ConsumerState]:
-        """Assign hashes to `consumer`. Return the consumers that lost hashes. Raises ConsumerBusy if its mode or
-        out-of-order flag differs from the connected consumers', ConsumerAssignError for invalid ranges.
+        """Assign hashes to `consumer`. Return the consumers that lost hashes. Raises ConsumerBusy if `consumer`
+        requests another mode or out-of-order flag than the connected consumers, ConsumerAssignError for invalid ranges.
         """
         if is_first:
             self._options = consumer.key_shared
@@ -60,7 +60,12 @@ class HashOwners:
 
     def _require_same(self, asked: KeySharedOptions) -> None:
         if (asked.ranges is None) != (self._options.ranges is None):
-            raise ConsumerBusy(f"Subscription is of Key_Shared mode {self.mode} while its consumers are connected")
+            raise ConsumerBusy(
+                f"The connected consumers of the subscription use Key_Shared mode {self.mode}: connect with this mode"
+            )
         if asked.allow_out_of_order_delivery != self.allows_out_of_order_delivery:
             allowed = "allowed" if self.allows_out_of_order_delivery else "not allowed"
-            raise ConsumerBusy(f"Out-of-order delivery is {allowed} for the connected consumers of the subscription")
+            raise ConsumerBusy(
+                f"Out-of-order delivery is {allowed} for the connected consumers of the subscription: connect with the same "
+                "allowOutOfOrderDelivery"
+            )

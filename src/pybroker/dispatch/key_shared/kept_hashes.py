@@ -25,12 +25,14 @@ class KeptHashes:
         self.by_hash: dict[int, ConsumerState] = {}
 
     def keep(self, holder: ConsumerState, sticky_hash: int) -> None:
-        """Keep the hash at `holder`, which must receive the next chunk of its message."""
+        """Keep the hash at `holder`, which has some chunks of a message with this hash and must receive the next
+        chunk.
+        """
         self.by_hash[sticky_hash] = holder
 
     def keep_unfinished(self, loser: ConsumerState) -> bool:
-        """Keep, at the consumer `loser`, the hashes that it lost to other consumers while it has only some chunks of a
-        message. Return whether there were any.
+        """Keep hashes at `loser` that `loser` no longer owns: those of messages of which it has received only some
+        chunks. Return whether a hash was kept.
         """
         owner = self._owners.selector.owner
         lost = [each for each in self._chunked.unfinished_hashes(loser) if owner(each) is not loser]
@@ -39,8 +41,9 @@ class KeptHashes:
         return bool(kept)
 
     def is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether another consumer must receive the entries of this hash: the consumer that keeps the hash, or
-        the hash's owner if it has an incomplete message of it (out-of-order delivery only).
+        """Return whether a consumer other than `consumer` must receive the entries of this hash. If the hash is kept,
+        the consumer at which it is kept must receive them. Otherwise, with out-of-order delivery, the hash's owner must
+        receive them if it has an incomplete message with this hash.
         """
         keeper = self.by_hash.get(sticky_hash)
         if keeper is not None or not self._owners.allows_out_of_order_delivery:
@@ -56,7 +59,7 @@ class KeptHashes:
 
     def release_finished(self) -> list[int]:
         """Release the kept hashes whose consumer has no incomplete message any more, and return them. If another
-        consumer has an incomplete message of the hash, the hash is then kept there.
+        consumer has an incomplete message with such a hash, keep the hash at that consumer.
         """
         finished = [
             sticky_hash
@@ -69,8 +72,9 @@ class KeptHashes:
         return finished
 
     def keep_at_holders(self, sticky_hashes: Iterable[int]) -> bool:
-        """Keep each of these hashes at another consumer that has some chunks of a message, and not all. Return whether
-        one was kept. With ordered delivery there is no such consumer.
+        """Keep each of these hashes at a consumer that has only some chunks of a message with this hash, unless the
+        hash's owner is such a consumer. Return whether a hash was kept. With ordered delivery, keep no hash and return
+        False.
         """
         found = False
         for sticky_hash in sticky_hashes if self._owners.allows_out_of_order_delivery else ():

@@ -98,8 +98,8 @@ class ParkedHashes:
             self._put(sticky_hash, position)
 
     def place_again(self, sticky_hash: int) -> bool:
-        """Determine again which consumer may receive the parked entries of this hash. Return whether the hash is parked
-        and the consumer is another one than before.
+        """Determine again which consumer may receive the parked entries of this hash. Return True if the hash is parked
+        and another consumer than before may receive its entries.
         """
         if sticky_hash not in self._from:
             return False

@@ -42,7 +42,9 @@ class HashSelector(ABC):
 
     @abstractmethod
     def remove(self, consumer: ConsumerState) -> None:
-        """Assign the hashes of `consumer` to other consumers, which keep their own hashes."""
+        """Assign the hashes of `consumer` to other consumers, which keep their own hashes. With ranges that the
+        consumers chose (STICKY), the hashes have no owner afterwards.
+        """
 
     @abstractmethod
     def ranges(self) -> dict[ConsumerState, list[HashRange]]:

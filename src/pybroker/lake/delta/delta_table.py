@@ -63,7 +63,7 @@ class DeltaLakeTable(LakeTable):
 
     def follow(self, topics: Iterable[str]) -> bool:
         """Add topics whose positions later calls of `load` return. Return whether any topic is new. Needed because
-        Delta finds app transactions only by their ids.
+        Delta cannot list the app transactions that store the positions; they are found only by their ids.
         """
         new = set(topics) - set(self._topics)
         self._topics += sorted(new)
@@ -98,7 +98,7 @@ class DeltaLakeTable(LakeTable):
             partitioning = partition_of(partitions)
             if partitioning is None:
                 raise LakeError(
-                    f"{self._location} is partitioned by {', '.join(partitions)}, but pipelines can write only "
+                    f"table {self._location} is partitioned by {', '.join(partitions)}, but pipelines can write only "
                     "to tables without partitions, and to tables that pipelines created (--partition-by): use "
                     "another table"
                 )
@@ -175,7 +175,7 @@ class DeltaLakeTable(LakeTable):
             )
         except CommitFailedError as error:
             raise CommitConflict(
-                f"{self._location} was not changed, because another process committed after version "
+                f"table {self._location} was not changed, because another process committed after version "
                 f"{state.version}: {error}"
             ) from error
         except DeltaError as error:
@@ -243,7 +243,10 @@ class DeltaLakeTable(LakeTable):
         return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Delete removed files by age only, because readers of older versions may need them."""
+        """Delete data files that were removed from the table before `older_than_ms` (Unix time, with a precision of one
+        hour). Return their number. `keep_versions` has no effect: Delta deletes removed files by age only. Older
+        versions that contain these files become unreadable.
+        """
         table: DeltaTable = state.reference
         hours = max(0, int((time.time() * 1000 - older_than_ms) // 3_600_000))
         removed = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)

@@ -81,7 +81,9 @@ def _storable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def statistics(file: WrittenFile, schema: pa.Schema) -> dict[str, Any]:
-    """Return the file's statistics in Delta's form, of the top-level columns whose types have statistics."""
+    """Return the statistics of a data file in Delta's form: the number of rows, and minimum, maximum and number of
+    nulls of each column that is neither nested nor binary.
+    """
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}

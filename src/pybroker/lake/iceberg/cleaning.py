@@ -21,7 +21,7 @@ from pybroker.lake.table_format import CommitConflict
 
 
 def expire_snapshots(catalog: Catalog, table: Table, keep_versions: int, older_than_ms: int) -> int:
-    """Expire snapshots without branch or tag that are older than `older_than_ms` and not among the newest
+    """Expire snapshots without branch or tag that are older than `older_than_ms` (Unix time) and not among the newest
     `keep_versions`. Then delete the files that only they need. Return the number of expired snapshots.
 
     Raises CommitConflict. If the process is killed between the two steps, orphaned files remain.
@@ -101,8 +101,8 @@ def _data_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 def find_orphans(
     table: Table, storage_options: dict[str, Any] | None, older_than_ms: int, pipeline: str, epoch: int
 ) -> list[str]:
-    """Return files under the table's location that no snapshot and no metadata file needs, and that the rules of
-    `Leftovers` allow to delete.
+    """Return the locations of files of the table that no snapshot and no metadata file needs, and that may be deleted
+    by the rules of `Leftovers` for `pipeline`, `epoch` and `older_than_ms` (Unix time).
     """
     snapshots = table.metadata.snapshots
     known = {table.metadata_location, *(log.metadata_file for log in table.metadata.metadata_log)}

@@ -117,8 +117,8 @@ class IcebergTable(LakeTable):
             raise TableMissing(f"table {self._identifier} does not exist in catalog {self._catalog.name}") from error
         if table.metadata.format_version > 2:
             raise LakeError(
-                f"{self._identifier} has Iceberg format version {table.metadata.format_version}: use a table "
-                "of version 2, because this release writes no other version"
+                f"table {self._identifier} has Iceberg format version {table.metadata.format_version}: use a table "
+                "of version 2, because this release writes only version 2"
             )
         return self._state(table)
 
@@ -148,7 +148,7 @@ class IcebergTable(LakeTable):
                     column = table.metadata.schema().find_column_name(fields[0].source_id)
                     return Partitioning(str(column), "hour" if unit == "hour" else "day")
         raise LakeError(
-            f"{self._identifier} is partitioned by {table.metadata.spec()}, but pipelines can write only to "
+            f"table {self._identifier} is partitioned by {table.metadata.spec()}, but pipelines can write only to "
             "tables without partitions, or with one hour or day partition of a time: use another table"
         )
 
@@ -217,7 +217,7 @@ class IcebergTable(LakeTable):
         for manifest in snapshot.manifests(table.io):
             if manifest.content != ManifestContent.DATA:
                 raise LakeError(
-                    f"{self._identifier} has delete files that another engine wrote: rewrite the table with "
+                    f"table {self._identifier} has delete files that another engine wrote: rewrite the table with "
                     "that engine, or disable merging (--merge-small-files no)"
                 )
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):

@@ -64,7 +64,8 @@ class SnapshotWriter:
         merges_manifests: bool = True,
     ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
         """Write a snapshot that adds and removes data files. Return the requirements and updates for the catalog.
-        Raises FilesGone if a file of `removed` is not in the table.
+        `properties`: new values of table properties. `note`: values for the summary of the snapshot. Raises FilesGone
+        if a file of `removed` is not in the table.
         """
         manifests = self._kept_manifests(set(removed))
         if added:
@@ -156,8 +157,8 @@ class SnapshotWriter:
         if self._parent is None:
             if removed:
                 raise FilesGone(
-                    f"small files of {'.'.join(self._table.name())} were not merged: another process has removed all files of "
-                    "the table"
+                    f"small files of table {'.'.join(self._table.name())} were not merged: another process has removed all "
+                    "files of the table"
                 )
             return []
         kept: list[ManifestFile] = []
@@ -187,8 +188,8 @@ class SnapshotWriter:
             kept.append(self._manifest(manifest.partition_spec_id, writes))
         if len(self._removed_files) != len(removed):
             raise FilesGone(
-                f"small files of {'.'.join(self._table.name())} were not merged: another process has removed some of them from "
-                "the table"
+                f"small files of table {'.'.join(self._table.name())} were not merged: another process has removed some of "
+                "these files from the table"
             )
         return kept
 

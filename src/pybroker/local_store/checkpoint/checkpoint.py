@@ -25,7 +25,7 @@ MAX_SINGLE_SYNCS = 256
 
 @dataclass(slots=True)
 class LedgerWork:
-    """Entries of one ledger that a checkpoint must write, and the result."""
+    """Entries of one ledger that a checkpoint must write after the committed `extent`."""
 
     ledger_id: int
     extent: LedgerExtent
@@ -52,7 +52,8 @@ class CheckpointJob:
 def run_checkpoint(
     disk: Disk, directory: Path, table: CheckpointTable, job: CheckpointJob
 ) -> dict[int, LedgerLocation]:
-    """Run a checkpoint. Return the new location of each sealed ledger in its segment file.
+    """Run a checkpoint. Return the new location of each ledger of `job.works` in its segment file, except of deleted
+    ledgers.
 
     Without disk space the function raises OSError, commits nothing, and can be called again with the same job. Any
     other OSError or StoreError is fatal for the store.

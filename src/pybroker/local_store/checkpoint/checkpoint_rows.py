@@ -79,17 +79,15 @@ SCHEMA = {
 
 
 def row_checksum(key: object, *values: object) -> int:
-    """Return the checksum of a row: the upper half covers the key, the lower half the whole row. So damage of the other
-    values can be attributed to the key.
+    """Return the checksum of a row: the upper half covers the key, the lower half the whole row. If only the lower half
+    is wrong, the key of the damaged row is intact.
     """
     key_checksum = crc32c(f"{key}|".encode())
     return (key_checksum & _KEY_MASK) << _LOW_BITS | _checksum_of(values, key_checksum)
 
 
 def is_key_right(key: object, checksum: object) -> bool:
-    """Return whether the key of a row with a wrong `checksum` is intact, so that the damage can be attributed to this
-    key.
-    """
+    """Return whether the key of a row with a wrong `checksum` is intact, so that only the data of this key is damaged."""
     return isinstance(checksum, int) and checksum >> _LOW_BITS == crc32c(f"{key}|".encode()) & _KEY_MASK
 
 
@@ -118,13 +116,13 @@ def schema_version(connection: sqlite3.Connection) -> int:
         raise NewerTable(version_text(version))
     wrong = sorted(name for name in found.keys() | SCHEMA.keys() if found.get(name) != SCHEMA.get(name))
     raise DamagedTable(
-        f"these tables are missing, unknown or have other columns than those of version {TABLE_VERSION}: {', '.join(wrong)}"
+        f"these tables are missing, unknown, or have other columns than in version {TABLE_VERSION}: {', '.join(wrong)}"
     )
 
 
 def version_text(version: int) -> str:
     cause = ": start the newer version that wrote it" if version > TABLE_VERSION else ""
-    return f"it has version {version}, this version of pybroker reads up to {TABLE_VERSION}{cause}"
+    return f"it has version {version}, but this version of pybroker reads only versions up to {TABLE_VERSION}{cause}"
 
 
 def _newer_version(connection: sqlite3.Connection) -> int | None:
@@ -149,7 +147,9 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 def convert_first_version(connection: sqlite3.Connection) -> None:
-    """Convert tables of version 1, inside the caller's transaction. Raises DamagedTable and sqlite3.Error."""
+    """Convert tables of version 1 to the current version, inside the caller's transaction. Raises DamagedTable and
+    sqlite3.Error.
+    """
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for table in ("facts", *DIGESTED_TABLES):
         rows[table] = []
@@ -160,7 +160,9 @@ def convert_first_version(connection: sqlite3.Connection) -> None:
                 )
             if values[0] == "version" and table == "facts":
                 if values[1] != FIRST_VERSION:
-                    raise DamagedTable(f"the tables are those of version 1, but the stored version is {values[1]}")
+                    raise DamagedTable(
+                        f"the tables have the layout of version 1, but the stored version is {values[1]}"
+                    )
                 values[1] = TABLE_VERSION
             rows[table].append((*values, row_checksum(*values)))
     for table in rows:
@@ -185,7 +187,7 @@ class DamagedRow:
 
 @dataclass(slots=True)
 class Digest:
-    """The number of rows of a table, and the sums of both halves of the checksums."""
+    """The number of rows of a table, and the sums of the upper and of the lower halves of their checksums."""
 
     row_count: int = 0
     key_sum: int = 0
@@ -216,8 +218,8 @@ class TableCheck:
         return False
 
     def lost(self, digest: Digest | None) -> str:
-        """Compare the added rows with the stored digest. Return a description of damage other than that in `damaged`;
-        "" if there is none.
+        """Compare the added rows with the stored digest. Return a description of the damage if rows are lost, outdated,
+        or have a damaged key; otherwise "". Damaged rows with an intact key are only in `damaged`.
         """
         if digest is None:
             return f"the digest of {self.table} is missing"

@@ -143,8 +143,8 @@ class CheckpointTable:
         self._stored_cursors = BitMap64()
 
     def check(self) -> list[str]:
-        """Check all rows. Return the ids of the cursors with damaged rows. Must run once, before any load or change.
-        Raises StoreError for any other damage.
+        """Check all rows. Return the ids of the cursors with damaged rows. Must run once, before `load_cursor` and
+        `commit`. Raises StoreError for any other damage.
         """
         damaged: dict[str, None] = {}
         try:
@@ -168,8 +168,9 @@ class CheckpointTable:
         return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
-        """Return the facts of the last checkpoint; of a new store if `what_is_there` (see the constructor) is "".
-        Raises StoreError if a fact is missing.
+        """Return the facts of the last checkpoint, or those of a new store if there are none. `what_is_there`: a
+        description of the other files of the store; "" if there are none, and only then may the facts be missing.
+        Raises StoreError.
         """
         facts = Facts()
         found = set()
@@ -224,7 +225,9 @@ class CheckpointTable:
         return snapshot, [(number, data) for number, data, _ in deltas]
 
     def commit(self, change: TableChange) -> None:
-        """Commit `change` completely or not at all. Raises OSError without disk space, StoreError otherwise."""
+        """Commit `change` completely or not at all. Raises OSError without disk space, and StoreError for any other
+        failure.
+        """
         with self._lock:
             change.facts["commit"] = self.commit_count + 1
             try:
@@ -294,7 +297,7 @@ class CheckpointTable:
     def _damaged(self, what: str) -> StoreError:
         name = self._path.name
         return StoreError(
-            f"{name} is damaged: {what}. Restore {name}, with {name}-wal if it existed, from a copy of the same moment as the "
+            f"{name} is damaged: {what}. Restore {name}, with {name}-wal if it existed, from the same backup as the "
             "ledgers and the journal, or run `pybroker ledger repair`"
         )
 
@@ -320,6 +323,6 @@ def missing_facts(found: set[str]) -> str:
 def _lost_facts(path: Path, what: str, what_is_there: str) -> LostFacts:
     return LostFacts(
         f"{path.name} {what}, but {path.parent} contains {what_is_there}, which cannot be read without it. Restore {path.name}, "
-        f"with {path.name}-wal if it existed, from a copy of the same moment; or, to start with empty data, move all of "
+        f"with {path.name}-wal if it existed, from the same backup; or, to start with empty data, move the content of "
         f"{path.parent} away"
     )

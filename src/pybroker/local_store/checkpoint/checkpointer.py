@@ -107,8 +107,6 @@ class Checkpointer:
         self._records = 0
         self._bytes_before_mark = 0
         self._records_before_mark = 0
-        self._nearly_full_bytes = options.journal_max_bytes - options.journal_max_bytes // _KEPT_PART
-        self._nearly_full_records = options.journal_max_records - options.journal_max_records // _KEPT_PART
         self.is_nearly_full = False
         """Whether the journal is near one of its limits, so that not every ledger may append."""
         # At these values of `_bytes` and `_records`, a checkpoint may be due or the journal nearly full.
@@ -133,8 +131,8 @@ class Checkpointer:
         return max(0, live_bytes + _ENTRY_BYTES * records + _LEDGER_BYTES * ledgers - written_bytes)
 
     def admits(self, ledger: LiveLedger) -> bool:
-        """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint, because the journal
-        is near its limit and most of its data is of this ledger.
+        """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint: the journal is full,
+        or it is nearly full and `ledger` has used its share of the journal.
         """
         if not self.is_nearly_full:
             return True
@@ -158,8 +156,8 @@ class Checkpointer:
         self._next_records = min(self._options.checkpoint_max_entries, records_left)
 
     def recorded(self, size_bytes: int, record_count: int = 1, ledger: LiveLedger | None = None) -> None:
-        """Count bytes and records that were appended to the journal, entries of `ledger` or other records. Start a
-        checkpoint at the threshold.
+        """Count bytes and records that were appended to the journal: entries of `ledger`, or other records if `ledger`
+        is None. Start a checkpoint if a threshold is reached.
         """
         if ledger is not None:
             self._dirty[ledger.ledger_id] = ledger

@@ -54,7 +54,7 @@ class CursorRegistry:
         return cursor is not None and bool(cursor.deltas)
 
     def new_record(self, record_type: RecordType, cursor_id: str, data: bytes) -> CursorRecord:
-        """Return a new record of a cursor with the next record number. It takes effect with `apply`."""
+        """Return a new record of a cursor with the next record number. The registry contains it only after `apply`."""
         record = CursorRecord(record_type, cursor_id, self.next_number, data)
         self.next_number += 1
         return record
@@ -85,7 +85,8 @@ class CursorRegistry:
 
     def shelved(self, cursor_id: str) -> tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]]:
         """Return the records of a cursor that the checkpoint table lacks: whether the cursor was deleted, so that its
-        rows in the table are void; its snapshot; and its deltas.
+        rows in the table are void; its snapshot (None without one); and its deltas. Snapshot and deltas have their
+        record numbers.
         """
         cursor = self._cursors.get(cursor_id)
         if cursor is None:
@@ -122,8 +123,9 @@ def merge(
     stored: tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]],
     shelved: tuple[bool, tuple[int, bytes] | None, list[tuple[int, bytes]]],
 ) -> tuple[bytes | None, list[bytes]]:
-    """Combine the records of a cursor in the checkpoint table (`stored`) and in the registry (`shelved`). Return the
-    newest snapshot, and all deltas after it, oldest first. Records in both count once.
+    """Combine the records of a cursor in the checkpoint table (`stored`, from `load_cursor`) and in the registry
+    (`shelved`, from the method of this name). Return the newest snapshot (None without one), and all deltas after it,
+    oldest first. Records in both count once.
     """
     is_void, shelved_snapshot, shelved_deltas = shelved
     stored_snapshot, stored_deltas = (None, []) if is_void else stored

@@ -64,7 +64,9 @@ class Journal(ABC):
         """
 
     def forget_fenced(self, ledger_id: int) -> None:
-        """Forget that the ledger is fenced, to free memory. The queue must contain no item of the ledger any more."""
+        """Forget that the ledger is fenced (its appends are refused), to free memory. The queue must contain no item of
+        the ledger any more.
+        """
         self.batcher.forget_fenced(ledger_id)
 
     def note_end(self, ended: Ended) -> JournalBatch:

@@ -101,8 +101,8 @@ class _State(Enum):
     COLLECTING = "items"
     TAKING_FILE = "the next file"
     WRITING = "the batch to be written"
-    MAKING_ROOM = "what is reserved to be given up"
-    ERASING = "what a refused batch has left to be erased"
+    MAKING_ROOM = "the release of reserved space"
+    ERASING = "the data of a refused batch to be erased"
 
 
 class JournalBatcher:
@@ -134,7 +134,7 @@ class JournalBatcher:
     # The open batch
 
     def take(self, item: JournalItem) -> bool:
-        """Add an entry run or a record to the open batch. Return False if the batch is then full."""
+        """Add `item` to the open batch. Return False if the batch then accepts no further item."""
         batch = self._batch
         if type(item) is AppendRun:
             if (self._fenced or self._fenced_listeners) and self._is_fenced(item):
@@ -196,8 +196,8 @@ class JournalBatcher:
         return self._put() if self._batch.parts else self._erase()
 
     def failed(self, error: OSError) -> Step:
-        """Return the step that follows a write, or a preparation of the next file, that failed because the disk is
-        full. Raise any other `error`.
+        """Report a failed write, or a failed preparation of the next file. Return the next step if the disk is full;
+        raise any other `error`.
         """
         if not lacks_room(error):
             raise error

@@ -119,7 +119,7 @@ class DirectJournal(Journal):
             return None
         assert type(step) is Write
         direct = self._file.direct
-        assert direct is not None, "all files of a disk are alike"
+        assert direct is not None, "either all journal files of a disk allow direct writes, or none of them"
         self._is_erasing = step.is_erasure
         self._written_since_ms = self._clock.monotonic_ms()
         try:
@@ -158,7 +158,7 @@ class DirectJournal(Journal):
 
 def open_journal(setup: JournalSetup) -> Journal:
     """Return the journal for this system: without a writer thread if each batch is synced and the system supports
-    direct IO, otherwise with one.
+    direct IO, otherwise with a writer thread.
     """
     if setup.sync_data and setup.direct_io and setup.files.current.direct is not None:
         try:

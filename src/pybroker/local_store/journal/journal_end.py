@@ -55,8 +55,8 @@ class JournalEndFile:
         return self._end
 
     def noted(self, next_sequence: int, generation: int, end_offset: int) -> None:
-        """Record that all batches below sequence number `next_sequence` are durable. `end_offset`: the end of the last
-        one in the journal file with number `generation`.
+        """Record that all batches below sequence number `next_sequence` are durable. The last of them ends at
+        `end_offset` of the journal file with number `generation`.
         """
         with self._lock:
             self._write(JournalEnd(next_sequence, generation, end_offset, self._end.commit))
@@ -120,7 +120,9 @@ def read_journal_end(disk: Disk, directory: Path) -> JournalEnd | None:
 
 
 def latest_end(ends: Iterable[JournalEnd | None]) -> JournalEnd | None:
-    """Return the latest of these recorded ends, with the highest commit number of them; None without any."""
+    """Return the end with the highest sequence number, as a copy with the highest commit number of all `ends`; None if
+    there is no end.
+    """
     known = [end for end in ends if end is not None and (end.next_sequence or end.commit)]
     if not known:
         return None

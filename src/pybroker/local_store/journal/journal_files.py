@@ -136,7 +136,7 @@ class JournalFiles:
         return min(self._file_bytes, _GROWTH * self.current.place.capacity_bytes)
 
     def take_next(self) -> JournalFile:
-        """Wait for the next journal file and return it; it is then the current one. Raises OSError if it could not be
+        """Wait for the next journal file, make it the current file, and return it. Raises OSError if it could not be
         created.
         """
         ready = self.next_file()
@@ -149,7 +149,9 @@ class JournalFiles:
         return file
 
     def make_room(self) -> Future[None]:
-        """Release reserved disk space. The future ends when no more can be released."""
+        """Release the reserved disk space in the background. The future completes when it is released, or with the
+        error.
+        """
         return self._background.submit(self._space.no_room)
 
     def try_again(self) -> None:
@@ -158,13 +160,15 @@ class JournalFiles:
                 self._next = self._background.submit(self._prepare, self._next_bytes())
 
     def release(self, sequence: int) -> None:
-        """Make the files available for reuse whose batches are all below `sequence`, because a checkpoint covers them."""
+        """Make a file available for reuse if a checkpoint covers all its batches, that is, if they are all below
+        `sequence`.
+        """
         self._background.submit(self._release, sequence)
         self.try_again()
 
     def close(self, *, is_covered: bool) -> None:
         """Wait for the background thread and close the files, after the last write and the last checkpoint.
-        `is_covered`: the next start needs no journal.
+        `is_covered`: the next start needs no journal, so the files may be reused or deleted.
         """
         self._background.shutdown(wait=True)
         files = [*self._full, *([self._current] if self._current else [])]

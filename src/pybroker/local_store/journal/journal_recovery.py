@@ -62,9 +62,9 @@ class ScannedFile:
 
 
 def scan_file(data: bytes | bytearray, generation: int, covered_sequence: int = 0) -> ScannedFile:
-    """Find the whole batches in a journal file that were written since its last reuse. `covered_sequence`: a checkpoint
-    covers batches with lower numbers, so they may be damaged. Raises LayoutError if the file's header has another
-    number than `generation`.
+    """Find the whole batches in a journal file that were written since its last reuse. Batches with sequence numbers
+    below `covered_sequence` may be damaged, because a checkpoint covers them. Raises LayoutError if the file's header
+    has another file number than `generation`.
     """
     header = decode_file_header(bytes(data[:FILE_HEADER_BYTES]))
     if header.generation != generation:
@@ -135,10 +135,10 @@ class BatchOrder:
         if live:
             self.next_sequence = live[-1].sequence + 1
         if scanned.later_offset is not None:
-            reason = f"no whole batch here, but one at offset {scanned.later_offset}"
+            reason = f"no complete batch at this offset, but a complete batch at offset {scanned.later_offset}"
             self._stop(file_name, scanned.end_offset, reason, scanned.later_offset - scanned.end_offset)
         elif scanned.torn_bytes:
-            reason = "the last batch is torn"
+            reason = "the last batch is incomplete"
             self.cut_tails.append(
                 CutTail(file_name, scanned.end_offset, scanned.torn_bytes, self.next_sequence, reason)
             )
@@ -156,7 +156,7 @@ class BatchOrder:
             file_name, what = name, "is missing"
         elif self._end_file:
             file_name, offset = self._end_file, self._end_offset
-            what = f"is damaged at offset {offset}: no whole batch {self.next_sequence} here"
+            what = f"is damaged at offset {offset}: batch {self.next_sequence} is missing or incomplete"
         else:
             file_name, what = "the journal", f"is damaged: batch {self.next_sequence} is missing"
         upto = f" in {name}, which ended at offset {end.end_offset}" if end.generation else ""

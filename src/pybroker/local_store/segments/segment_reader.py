@@ -122,8 +122,8 @@ class BlockWalk:
             block = found.block
             if (block.ledger_id, block.first_entry_id) != (self._ledger_id, self.entry_id):
                 raise LayoutError(
-                    f"the block that begins here has entry {block.ledger_id}:{block.first_entry_id} first, but the block of "
-                    f"entry {self._ledger_id}:{self.entry_id} is expected"
+                    f"the block at this offset begins with entry {block.ledger_id}:{block.first_entry_id}, but entry "
+                    f"{self._ledger_id}:{self.entry_id} is expected"
                 )
         except LayoutError as error:
             gap = self._gap(str(error))
@@ -215,7 +215,9 @@ class Window:
         return self._file.read_at(min(length, max(0, self._end_offset - offset)), offset)
 
     def block_at(self, offset: int, read_bytes: int) -> Block:
-        """Decode the head of the block at `offset`. Its payloads may be outside of the window. Raises LayoutError."""
+        """Decode the head of the block at `offset`. Its payloads may be outside of the window. If the head is outside
+        too, read `read_bytes` from there, or more if necessary. Raises LayoutError.
+        """
         if not self.holds_block(offset):
             self._move(offset, read_bytes)
         found = decode_block(self._view, offset - self._start)
@@ -285,7 +287,7 @@ def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) 
 
 def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of: PublishTimeOf) -> LoadedSegment:
     """Create the index of a ledger from the blocks of its segment file. `known.extent`: the end of the blocks and, if
-    known, the numbers of entries, messages and bytes.
+    `known.is_end_known`, the numbers of entries, messages and bytes.
 
     Each entry of a damaged block counts as one message; the bytes of the block count as payload.
     """
@@ -329,8 +331,8 @@ def read_entries(
     max_entries: int,
     max_bytes: int,
 ) -> EntryRun:
-    """Read entries of a ledger from its segment file with one read of the disk: at least one entry, and those after it.
-    Raises DamagedSegment.
+    """Read the entry `first_entry_id` of a ledger from its segment file, and the following entries that the same read
+    of the disk covers, within the limits. Raises DamagedSegment if the first entry is unreadable.
     """
     if first_entry_id >= place.extent.entry_count:
         assert not place.is_end_known, "asked for an entry that does not exist"
@@ -413,7 +415,9 @@ def totals_before(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_i
 
 
 def message_count_of(file: DiskFile, ledger_id: int, place: LedgerLocation, entry_ids: BitMap) -> int:
-    """Return the number of messages in these entries of a ledger. Blocks are read only if some entries are batches."""
+    """Return the number of messages in the entries `entry_ids` of a ledger. Blocks are read only if some entries are
+    batches.
+    """
     index, extent = place.index, place.extent
     total = 0
     for point in range(index.point_of(entry_ids.min()), index.point_of(entry_ids.max()) + 1):

@@ -36,12 +36,12 @@ class UnknownEntries(StoreError):
     def __init__(self, ledger_id: int, held: HeldEntry) -> None:
         super().__init__(
             f"{ledger_id:020d}.ledger is damaged at offset {held.offset}: {unknown_entry(held)}. The broker does "
-            "not delete it: checkpoint.db or journal files are lost or older. Restore those of the same moment"
+            "not delete the file: checkpoint.db or journal files are lost or older than the file. Restore them from the same backup"
         )
 
 
 class Leftovers(Enum):
-    """What a writer does with unexpected entries after the extent."""
+    """How a writer treats unexpected entries after the committed extent."""
 
     REFUSE = "refuse"
     CUT = "cut"  # truncate and log: a power failure may have removed them from a journal without sync

@@ -65,8 +65,8 @@ class SegmentWriter:
         self._is_begun = False
 
     def write(self, payloads: Sequence[bytes | memoryview], message_counts: Sequence[int]) -> None:
-        """Write entries as blocks, synced in slices. Raises UnknownEntries, before any change, if the file contains
-        other entries at this place.
+        """Write entries as blocks. Raises UnknownEntries, before any change, if the file contains other entries after
+        the committed extent.
         """
         self._begin(payloads)
         offset, entries, messages, size = self._start()
@@ -99,7 +99,7 @@ class SegmentWriter:
         self.extent = LedgerExtent(offset, entries, messages, size)
 
     def seal(self) -> None:
-        """Complete the segment file of a sealed ledger with its index. Raises UnknownEntries."""
+        """Complete the segment file of a sealed ledger with its index. Raises UnknownEntries, as `write` does."""
         self._begin(())
         if self.extent.end_offset == 0:
             self.write((), ())

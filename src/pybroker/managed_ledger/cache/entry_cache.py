@@ -49,8 +49,8 @@ class EntryCache:
         self._hits_before = 0  # `hits_total` at the last `evict_old`
 
     def insert(self, run: AppendRun) -> None:
-        """Cache newly appended entries, which follow the last ones of their ledger. Evict the oldest entries above the
-        limit.
+        """Cache `run`, newly appended entries. If it does not directly follow the cached entries of its ledger, those
+        are dropped. Then evict the oldest entries of all ledgers while the cache is above its limit.
         """
         tail = self._tails.get(run.ledger_id)
         if tail is None or tail.first_entry_id + len(tail.payloads) != run.first_entry_id:
@@ -73,8 +73,8 @@ class EntryCache:
         self._keep_limit()
 
     def evict_old(self) -> Iterator[None]:
-        """Evict, in steps, the entries that were cached before the last call, unless the cache was read since then. The
-        caller may yield to the event loop after each step.
+        """Evict, in steps, the entries that were already cached at the previous call, unless an entry was read from the
+        cache since then. The caller may yield to the event loop after each step.
         """
         is_in_use = self.hits_total > self._hits_before
         self._hits_before = self.hits_total
@@ -111,8 +111,8 @@ class EntryCache:
         self.evictions_total += 1
 
     def read(self, ledger_id: int, first_entry_id: int, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return cached consecutive entries from `first_entry_id` on, about `max_bytes` and at least one; None if the
-        first one is not cached.
+        """Return the cached entries from `first_entry_id` on: at most `max_entries`, and at most `max_bytes` but at
+        least one entry. None if the entry `first_entry_id` is not cached.
         """
         tail = self._tails.get(ledger_id)
         if tail is None:
@@ -151,7 +151,9 @@ class EntryCache:
 
 
 def part_of(run: EntryRun, index: int, max_entries: int, max_bytes: int) -> EntryRun:
-    """Return the entries of `run` from index `index` on, at most `max_entries`, about `max_bytes` and at least one."""
+    """Return the entries of `run` from index `index` on: at most `max_entries`, and at most `max_bytes` but at least
+    one entry.
+    """
     payloads = run.payloads[index : index + max_entries]
     if sum(map(len, payloads)) > max_bytes:
         payloads = _first(payloads, max_bytes)

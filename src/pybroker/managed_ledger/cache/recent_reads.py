@@ -15,7 +15,7 @@ MAX_RUNS = 256
 
 
 class RecentReads:
-    """Shared by all managed ledgers of a broker; used from the event loop only."""
+    """The cache that all managed ledgers of a broker share. Used from the event loop only."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes

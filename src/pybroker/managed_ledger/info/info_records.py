@@ -19,7 +19,7 @@ SaveInfo = Callable[[], Awaitable[None]]
 
 
 class InfoRecord(ABC):
-    """The stored managed ledger info at one path, as its owner writes it. Calls run one at a time."""
+    """The stored managed ledger info at one path, for the owner of the managed ledger, which makes one call at a time."""
 
     path: str
 
@@ -33,7 +33,7 @@ class InfoRecord(ABC):
         """Replace the stored info. Durable on return. Raises StoreError, and LedgerFenced if another owner has changed
         the info.
 
-        A failed call may still have an effect, now or later; the next call finds out.
+        After a failed call, `info` may still be stored, now or later. The next call detects this.
         """
 
     @abstractmethod
@@ -41,8 +41,8 @@ class InfoRecord(ABC):
         """Delete the stored info. Raises StoreError, and BadVersionError if another owner has changed the info."""
 
     def save_with(self, save: SaveInfo) -> None:  # noqa: B027  (a record in one value has no other users)
-        """Set `save`, the function that stores the owner's state. Other code that changes a part of the record calls
-        `save` to store this part.
+        """Set `save`, a function that stores the present info of the owner in this record. A cursor store that keeps
+        cursors in the record calls `save` when it has changed them.
         """
 
 
@@ -65,15 +65,17 @@ class InfoRecords(ABC):
         """Return whether a managed ledger info is stored at `path` and not marked as deleted."""
 
     async def described(self, path: str) -> StoredManagedLedger | None:
-        """Return the stored documents of a managed ledger for an operator; None without any, or in a layout other than
-        Pulsar's.
+        """Return the stored values of a managed ledger, to show them to an operator; None if nothing is stored, or if
+        the values are not in Pulsar's layout.
         """
         return None
 
     @abstractmethod
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
-        """Store the first info at `path`, which lists no ledgers. Raises BadVersionError if an info exists."""
+        """Store `info`, which lists no ledgers, as the first info at `path`. Raises BadVersionError if an info exists."""
 
 
 def fenced(path: str) -> LedgerFenced:
-    return LedgerFenced(f"{path} was changed by another broker, which owns the topic now; look it up again")
+    return LedgerFenced(
+        f"the document {path} was changed by another broker, which owns the topic now; look the topic up again"
+    )

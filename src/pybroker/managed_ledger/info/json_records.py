@@ -75,7 +75,7 @@ class JsonRecord(InfoRecord):
                 continue
             return
         raise StoreError(
-            f"{self.path} could not be stored, because another process changed it during each attempt: try again"
+            f"the document {self.path} could not be stored, because another process changed it during each attempt: try again"
         )
 
     async def delete(self) -> None:

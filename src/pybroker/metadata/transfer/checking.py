@@ -120,7 +120,7 @@ def _of_topic(topic: TopicName, partitions: Mapping[TopicName, int]) -> Iterable
 def _of_document(document: Document, names: _Names) -> Iterable[Problem]:
     path, value, _ = document
     if len(value) > LARGE_BYTES:
-        yield Problem(path, f"has {len(value)} bytes: ZooKeeper refuses values of 1 MB", is_error=False)
+        yield Problem(path, f"has {len(value)} bytes: ZooKeeper refuses values of 1 MB or more", is_error=False)
     kind = kind_of(path)
     type_ = _KINDS.get(kind)
     if kind is DocumentKind.CLUSTER_PART:
@@ -193,7 +193,7 @@ def _between(names: _Names, cluster_name: str) -> Iterable[Problem]:
         elif local is None and (names.bundles[namespace] or BundlesData()).numBundles > 1:
             yield Problem(
                 path,
-                "has no bundles although the namespace has several: Java brokers take it for one bundle, so a topic can"
+                "has no bundles although the namespace has several: Java brokers assume a single bundle, so a topic can"
                 " have two owners. Unload the namespace with pybroker, which writes them",
                 is_error=True,
             )

@@ -178,11 +178,11 @@ def _header(path: Path, line: bytes) -> Header:
     except (msgspec.DecodeError, KeyError):
         is_export = False
     if not is_export:
-        raise InvalidExport(f"{path} is not a file that `pybroker metadata export` has written.")
+        raise InvalidExport(f"The file {path} is not a file that `pybroker metadata export` has written.")
     version = _decoded(path, facts.get("version", msgspec.Raw(b"null")), int)
     if version > VERSION:
         raise InvalidExport(
-            f"{path} has format version {version}, but this version of pybroker reads only versions up to "
+            f"The file {path} has format version {version}, but this version of pybroker reads only versions up to "
             f"{VERSION}: use the newer version."
         )
     return _decoded(path, line, Header)

@@ -48,17 +48,18 @@ def importable_header(file: Path, cluster_name: str) -> tuple[Header, int]:
     header, count = checked_header(file)
     if header.cluster != cluster_name:
         raise InvalidExport(
-            f"{file} was exported from cluster {header.cluster}, but clusterName is {cluster_name}. The exported documents contain"
-            f" the name of their cluster: use clusterName={header.cluster}."
+            f"The file {file} was exported from cluster {header.cluster}, but clusterName is {cluster_name}. The exported "
+            f"documents contain the name of their cluster: use clusterName={header.cluster}."
         )
     if header.layout > LAYOUT_VERSION:
         raise InvalidExport(
-            f"{file} contains documents of version {header.layout}, but this version of pybroker reads only "
+            f"The file {file} contains documents of version {header.layout}, but this version of pybroker reads only "
             f"versions up to {LAYOUT_VERSION}: use the newer version."
         )
     if header.next_start > MAX_STARTS:
         raise InvalidExport(
-            f"{file} states {header.next_start} starts of brokers, which is more than the maximum of {MAX_STARTS}."
+            f"The file {file} is damaged: it records {header.next_start} starts of brokers, which exceeds the maximum of "
+            f"{MAX_STARTS}."
         )
     return header, count
 
@@ -131,7 +132,7 @@ class DocumentImport:
                 result.replaced += 1
             return
         raise StoreError(
-            f"{path} could not be written, because another process changed it during each attempt: repeat the import"
+            f"the document {path} could not be written, because another process changed it during each attempt: repeat the import"
         )
 
     async def _count_starts(self, wanted: int) -> None:

@@ -55,7 +55,9 @@ before: a broker that runs meanwhile never sees a namespace without its bundles.
 
 
 async def documents(store: MetadataStore) -> AsyncIterator[Document]:
-    """Yield all shared documents of a metadata store, root by root, sorted by path. Raises StoreError."""
+    """Yield all shared documents of a metadata store: for each of `ROOTS` in order, its documents sorted by path.
+    Raises StoreError.
+    """
     for root in ROOTS:
         found = await store.get(root)
         if found is not None and found.value:

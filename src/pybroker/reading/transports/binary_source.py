@@ -173,8 +173,8 @@ class BinarySource(EntrySource):
             await found.close()
         if ends.mark_delete is None:
             raise ClientError(
-                f"the broker does not report the position of a reader of {topic} at a time: start at a "
-                "position instead of a time"
+                f"the broker does not report which position in topic {topic} belongs to a time: start at a position instead "
+                "of a time"
             )
         return Place(ends.mark_delete.ledger_id, ends.mark_delete.entry_id + 1)
 
@@ -379,7 +379,7 @@ def _check(entry: ReceivedEntry, topic: str) -> None:
     """
     if is_checksum_wrong(entry.data):
         raise ClientError(
-            f"entry {entry.ledger_id}:{entry.entry_id} of {topic} arrived with a wrong checksum: read it again"
+            f"entry {entry.ledger_id}:{entry.entry_id} of topic {topic} arrived with a wrong checksum: read it again"
         )
 
 

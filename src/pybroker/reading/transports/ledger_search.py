@@ -39,7 +39,7 @@ class _KnownLedger:
 
 
 class LedgerEnds:
-    """The known ends of ledgers that have a successor, in one topic."""
+    """The known ends of ledgers of one topic. Only a ledger with a successor is listed, because its end is final."""
 
     MAX_LEDGERS = 100_000
 
@@ -58,7 +58,10 @@ class LedgerEnds:
 async def find_ledgers(
     begin: Place, stop: Place, last: Position, entry_at: EntryAt, known: LedgerEnds
 ) -> list[LedgerSpan]:
-    """Return the ledgers with entries from `begin` to `stop`. `last` is the topic's last entry, at or after both."""
+    """Return the parts of ledgers with entries from `begin` to `stop` (exclusive). `last`: the position of the topic's
+    last entry, which must not be before the requested entries. `entry_at` reads the entry at a position, or else the
+    next entry after it. New ends of ledgers are added to `known`.
+    """
     spans: list[LedgerSpan] = []
     if begin >= stop:
         return spans

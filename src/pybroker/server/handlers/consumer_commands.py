@@ -220,7 +220,7 @@ async def _subscription(connection: Connection, request: pb.CommandSubscribe, to
 async def close_consumer(connection: Connection, command: pb.BaseCommand) -> None:
     """Close a consumer. Its unacknowledged messages are redelivered.
 
-    A task like SUBSCRIBE, so that it cannot overtake an earlier SUBSCRIBE of the same id.
+    Runs as a task, as SUBSCRIBE does, so that it cannot overtake an earlier SUBSCRIBE of the same id.
     """
     request = command.close_consumer
     consumer = connection.consumers.pop(request.consumer_id, None)
@@ -276,7 +276,7 @@ def redeliver_unacknowledged(connection: Connection, command: pb.BaseCommand) ->
 
 
 async def get_last_message_id(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the last message id and the mark-delete position.
+    """Send the topic's last message id and the subscription's mark-delete position.
 
     Waits until the state of transactions is recovered. Before that, the max read position could be too low, and a
     reader would stop before committed messages.

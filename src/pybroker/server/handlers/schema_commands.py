@@ -68,7 +68,7 @@ def _wire_schema(topic: TopicName, schema: SchemaData) -> pb.Schema:
 
 
 async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the version of a schema. Register the schema if the topic does not have it."""
+    """Send the version of a schema, which is registered first if the topic does not have it."""
     request = command.getOrCreateSchema
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
     response = reply.getOrCreateSchemaResponse

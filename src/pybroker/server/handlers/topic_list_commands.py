@@ -33,7 +33,7 @@ _DOMAIN_OF_MODE = {_Mode.PERSISTENT: PERSISTENT, _Mode.NON_PERSISTENT: NON_PERSI
 
 
 async def get_topics_of_namespace(connection: Connection, command: pb.BaseCommand) -> None:
-    """Return the matching topics, or none if the client already has the current list."""
+    """Send the matching topics to the client; no topics if it already has the current list."""
     request = command.getTopicsOfNamespace
     broker = connection.broker
     namespace = _namespace(request.namespace)
@@ -148,7 +148,9 @@ class ConnectionWatcher(TopicWatcher):
         close_watcher(self._connection, self._watcher_id, self)
 
     def answer(self, request: pb.CommandWatchTopicList) -> None:
-        """Send the list, unless the client already has it. Later changes follow as updates."""
+        """Send the list of matching topics, without names if the client already has the current list. Later changes
+        follow as updates.
+        """
         reply = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
         response = reply.watchTopicListSuccess
         response.request_id = request.request_id
@@ -231,7 +233,7 @@ def close_watcher(connection: Connection, watcher_id: int, watcher: TopicWatcher
 async def watch_topic_list_close(connection: Connection, command: pb.BaseCommand) -> None:
     """Close a watcher. An unknown id is not an error.
 
-    A task like WATCH_TOPIC_LIST, so that it cannot overtake an earlier WATCH_TOPIC_LIST of the same id.
+    Runs as a task, as WATCH_TOPIC_LIST does, so that it cannot overtake an earlier WATCH_TOPIC_LIST of the same id.
     """
     request = command.watchTopicListClose
     connection.watchers_being_opened.discard(request.watcher_id)

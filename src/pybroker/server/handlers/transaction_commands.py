@@ -217,7 +217,7 @@ async def end_txn(connection: Connection, command: pb.BaseCommand) -> None:
                 else ""
             )
             raise TooManyRequests(
-                f"transaction {txn_id} is {transaction.status}; the coordinator completes this in the background{why}"
+                f"transaction {txn_id} is {transaction.status}: the coordinator ends the transaction in the background{why}"
             ) from None
 
 

@@ -189,7 +189,8 @@ def _topic_from_json(value: Mapping[str, Any]) -> TopicOffset:
 def _topics_of(option: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
     if document["v"] != VERSION:
         raise InvalidOffsets(
-            f"{option} has version {document['v']!r}; this version of pybroker reads {VERSION}: use a newer one"
+            f"{option} has version {document['v']!r}, but this version of pybroker reads only version {VERSION}: use a newer "
+            "pybroker"
         )
     topics = document.get("t")
     if not isinstance(topics, dict):
@@ -209,7 +210,7 @@ def _by_topic(
         try:
             bounds[topic] = bound_of(value)
         except (KeyError, TypeError, ValueError, ProtocolViolation) as error:
-            raise InvalidOffsets(f"{option} of {topic} is invalid ({error}): use {expected}") from error
+            raise InvalidOffsets(f"{option} of topic {topic} is invalid ({error}): use {expected}") from error
     return bounds
 
 

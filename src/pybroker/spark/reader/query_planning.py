@@ -50,8 +50,8 @@ class Planner:
     def topics_once_there(self, sleep: Callable[[float], None] = time.sleep) -> list[str]:
         """Return all topics to read.
 
-        If a named topic does not exist: with the option that waits for topics, wait until it exists. Otherwise, with
-        failOnDataLoss or if no topic exists, raise TopicMissing; without it, log a warning and leave the topic out.
+        With the option `waitingForNonExistedTopic`, wait until all named topics exist, and at least one topic matches a
+        pattern. Otherwise handle named topics that do not exist as in `require_found`.
         """
         waited_s = 0.0
         while True:
@@ -67,8 +67,8 @@ class Planner:
             waited_s += WAIT_BETWEEN_LOOKS_S
 
     def require_found(self, topics: Sequence[str], missing: Sequence[TopicMissing]) -> None:
-        """With failOnDataLoss, or if `topics` is empty, raise the first error of `missing`. Otherwise log a warning for
-        each error of `missing`, a named topic that does not exist.
+        """Handle the named topics that do not exist: with failOnDataLoss, or if `topics` is empty, raise the first
+        error of `missing`. Otherwise log a warning for each.
         """
         if missing and (self.options.fail_on_data_loss or not topics):
             raise missing[0]
@@ -76,8 +76,8 @@ class Planner:
             logs.warning("spark.topic_missing", topic=error.topic, reason=str(error))
 
     def starts(self, topics: Sequence[str], bounds: Bounds) -> dict[str, TopicOffset]:
-        """Return the start of each topic that `bounds` describes. Topics that were deleted meanwhile are omitted, and
-        handled as lost entries.
+        """Return the start of each topic according to `bounds`. Topics that were deleted meanwhile are omitted, and
+        handled as lost entries (see `lost`).
         """
         asked = {topic: bounds.of(topic) for topic in topics}
         unplaced = [topic for topic in topics if asked[topic].kind in {BoundKind.EARLIEST, BoundKind.LATEST}]
@@ -133,13 +133,15 @@ class Planner:
         )
         if self.options.fail_on_data_loss:
             raise DataLoss(
-                f"messages of {topic} are lost: {text}. Start a new query at the remaining messages "
+                f"messages of topic {topic} are lost: {text}. Start a new query at the remaining messages "
                 "(startingOffsets), or continue this query without the lost messages (failOnDataLoss=false)"
             )
         logs.warning("spark.entries_lost", topic=topic, lost=text)
 
     def show_progress(self, topic: str, place: Place) -> None:
-        """Move the cursor of the progress subscription to `place`. Does nothing without such a subscription."""
+        """Move the cursor of the subscription that shows the query's progress to `place`. Does nothing without such a
+        subscription.
+        """
         subscription = self.options.subscription_of(topic)
         if subscription is not None:
             self.source.show_progress(topic, subscription, place)

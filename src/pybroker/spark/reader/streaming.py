@@ -90,8 +90,8 @@ class StreamProgress:
         return grouped(ranges, self._planner.options.split_bytes)
 
     def commit(self, end: Document) -> None:
-        """Move the cursors of the progress subscription to `end`, because all messages before it were processed. If the
-        broker does not answer, a later batch repeats the move.
+        """Move the cursors of the subscription that shows the query's progress to `end`, because all messages before it
+        were processed. If the broker does not answer, a later batch repeats the move.
         """
         for topic, offset in from_json(end).items():
             try:

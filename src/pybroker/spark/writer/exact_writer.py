@@ -92,8 +92,8 @@ def commit_batch(options: WriteOptions, who: Writer, transactions: Sequence[TxnI
 
 
 def abort_batch(options: WriteOptions, batch: int) -> int:
-    """Abort all open transactions of the sink up to this batch. The driver calls this after a task failed. Raises
-    WriteFailed.
+    """Abort all open transactions of the sink up to this batch. Return their number. The driver calls this after a task
+    failed. Raises WriteFailed.
     """
 
     async def abort(background: BackgroundClient) -> int:

@@ -87,8 +87,8 @@ class OnceSender(PartitionSender):
         if last >= first + MAX_ROWS:
             await self.producer.close()
             raise WriteFailed(
-                f"{self._partition}: batch {self._share.batch} cannot be written, because later batches of this query are "
-                "stored already: its checkpoint may be an older copy. To write the batches again, use another sinkId"
+                f"batch {self._share.batch} cannot be written to topic {self._partition}, because later batches of this query are "
+                "already stored: the checkpoint of the query may be an older copy. To write the batches again, use another sinkId"
             )
         return max(last - first, -1)
 
@@ -98,7 +98,7 @@ class OnceSender(PartitionSender):
             end_row = first_row + batch.message_count
             if end_row > MAX_ROWS:
                 raise WriteFailed(
-                    f"a task has more than {MAX_ROWS} rows for {self._partition} in one batch: use more tasks"
+                    f"a task has more than {MAX_ROWS} rows for topic {self._partition} in one batch: use more tasks"
                 )
             self.next_sequence_id += batch.message_count
             written.rows += batch.message_count

@@ -66,7 +66,7 @@ class Share:
 
 @dataclass
 class SinkState:
-    """The state of a sink after the notes up to a position, which are applied in order."""
+    """The state of a sink: the result of applying its notes up to a position, in order."""
 
     query: str = ""
     runs: list[str] = field(default_factory=list)
@@ -108,7 +108,9 @@ class SinkState:
         self.shares[share] = kept
 
     def knows(self, writer: Writer) -> bool:
-        """Return whether this run of the query has already written a `claim` note."""
+        """Return whether this run of the query has already written a `claim` note, the note with which a run begins to
+        write with the sink id.
+        """
         return self.query == writer.query and writer.run in self.runs
 
     def admit(self, writer: Writer, sink_id: str) -> None:
@@ -137,8 +139,8 @@ def complete_note(writer: Writer, tasks: int, rows: int, runs: Sequence[str]) ->
 
 
 def sent_note(writer: Writer, share: Share, generation: int, first: int, entries: Iterable[tuple[int, int]]) -> bytes:
-    """Return the `sent` note for `entries`: the end row and checksum of each entry, the first of which begins at row
-    `first`.
+    """Return the `sent` note for `entries`, which are the end row and checksum of each entry. The first entry begins at
+    row `first`. `generation`: the number of the producer name under which the entries are sent.
     """
     return _note(
         kind="sent",

@@ -99,7 +99,9 @@ class PartitionSender:
     async def send_entries(
         self, batch: RowBatch, sequence_id: int, now_ms: int, written: Written
     ) -> list[asyncio.Future[EntryId]]:
-        """Send `batch` as one entry. A row that is too large for an entry is sent in chunks, one entry for each."""
+        """Send `batch` as one entry. A row that is too large for an entry is sent in chunks, one entry for each. Return
+        one future for each entry, which completes when the entry is stored.
+        """
         receipts = []
         for entry in self._entries(batch, sequence_id, now_ms):
             receipts.append(
@@ -205,7 +207,9 @@ class TopicWriter:
     async def open_producer(
         self, destination: Destination, partition: TopicName, name: str, *, resends: bool = True
     ) -> Producer:
-        """Open a producer with the given name, or with a name that the broker assigns if `name` is empty."""
+        """Open a producer with the given name, or with a name that the broker assigns if `name` is empty. Without
+        `resends`, a lost connection makes unanswered entries fail instead of sending them again.
+        """
         settings = ProducerSettings(
             name=name,
             schema=topic_schema(destination.encoder.schema, destination.name.local_name),

@@ -119,9 +119,9 @@ class _CopyCommand:
         if target.kind == LOCAL:
             if left := incomplete_copies(self._directory, LOCAL):
                 raise StoreError(
-                    "the copy is incomplete: of the requested topics, these are complete, but copies of the "
-                    f"topics {', '.join(each.name for each in left)} are not. Copy them again; until then, "
-                    "no broker starts on the directory"
+                    "the requested topics are copied, but an earlier command did not complete the copies of the topics "
+                    f"{', '.join(each.name for each in left)}. Copy these topics again: until then, no broker starts on the "
+                    "directory"
                 )
             mark.unlink(missing_ok=True)
         self._write({"kind": "summary", "topics": len(topics), "state": "complete", "target": target.name})

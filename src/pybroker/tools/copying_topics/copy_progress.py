@@ -88,7 +88,7 @@ class ProgressFile:
             return
         if found.version > FORMAT_VERSION or found.target != target:
             raise StoreError(
-                f"{path} is the progress of a copy to {found.target}: continue that copy, or remove the file and the"
+                f"the file {path} records the progress of a copy to {found.target}: continue that copy, or remove the file and the"
                 " ledgers that it names"
             )
         self.progress = found

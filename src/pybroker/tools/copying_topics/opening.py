@@ -51,7 +51,7 @@ async def open_local(config: BrokerConfig, *, must_exist: bool, opened: AsyncExi
     directory = Path(config.data_directory)
     if must_exist and not (directory / METADATA_FILE).exists():
         raise StoreError(
-            f"{directory} contains no {METADATA_FILE}, so it is not a data directory: set --data to the data "
+            f"the directory {directory} contains no {METADATA_FILE}, so it is not a data directory: set --data to the data "
             "directory of a broker"
         )
     opened.callback(DataDirectoryLock(directory, is_copied_into=True).release)

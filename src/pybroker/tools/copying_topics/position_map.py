@@ -40,16 +40,16 @@ class PositionMap:
         target = self._exact.get(position.ledger_id)
         if target is None:
             raise StoreError(
-                f"entry {position} is in a ledger that the managed ledger info does not list, so it cannot be copied"
+                f"entry {position} is in a ledger that the managed ledger info does not list, so the entry cannot be copied"
             )
         return Position(target, position.entry_id)
 
     def state(self, state: bytes) -> bytes:
         """Convert the stored state of a cursor. The cursor must have no pending transaction acks.
 
-        The result has no records of ended transactions: such a record refuses late acknowledgements of its transaction,
-        and none can arrive in the target, where the message ids differ. The coordinators of the target can therefore
-        use the same transaction ids again.
+        The result has no records of ended transactions. In the source, such a record serves to refuse late
+        acknowledgements of its transaction. The target can receive none, because its message ids differ. Without these
+        records, the coordinators of the target can use the same transaction ids again.
         """
         record = CursorRecord(state)
         holes = {self._exact[ledger_id]: holes for ledger_id, holes in record.holes.items() if ledger_id in self._exact}

@@ -13,7 +13,7 @@ _DELETED = SchemaRecord(None, 0)
 
 async def copy_schemas(sources: Sequence[SchemaStorage], target: SchemaStorage, topic: TopicName) -> int:
     """Copy the schema versions of a topic from the first source that has any, and return their number. Raises
-    StoreError if the target has other versions.
+    StoreError if a version has another schema in the target, or if another process changes the schemas there.
     """
     for source in sources:
         found = await source.read(source.topic_path(topic))
@@ -24,14 +24,14 @@ async def copy_schemas(sources: Sequence[SchemaStorage], target: SchemaStorage, 
         for version, record in present.records:
             if version in records and records[version].schema != record.schema:
                 raise StoreError(
-                    f"version {version} of the schema of {topic} in the target differs from the version in the "
+                    f"version {version} of the schema of topic {topic} in the target differs from the version in the "
                     "source: delete the schema in the target"
                 )
         for version in range(present.next_version, found.next_version):
             # Earlier versions than the first record are deleted.
             if not await target.append(path, version, records.get(version, _DELETED)):
                 raise StoreError(
-                    f"another process changed the schemas of {topic} in the target during the copy: copy again"
+                    f"another process changed the schemas of topic {topic} in the target during the copy: copy again"
                 )
         return len(records)
     return 0

@@ -134,8 +134,8 @@ class TopicCopy:
             states[name] = state.snapshot()
             if state.held:
                 raise StoreError(
-                    f"subscription {name} of {self._path} has pending acknowledgements of a transaction: start the broker, end the"
-                    " transaction, and copy again"
+                    f"subscription {name} of topic {self._path} has pending acknowledgements of a transaction: start the "
+                    "broker, end the transaction, and copy again"
                 )
         return states
 
@@ -147,7 +147,7 @@ class TopicCopy:
         if copied is not None and copied.is_complete:
             if copied.entries != row.entry_count:
                 raise StoreError(
-                    f"the source was changed after an earlier copy: ledger {row.ledger_id} of {self._path} has "
+                    f"the source was changed after an earlier copy: ledger {row.ledger_id} of topic {self._path} has "
                     f"{row.entry_count} entries, but had {copied.entries} when it was copied. Delete the topic in the "
                     "target, and its progress file in copies/ of the data directory, and copy again"
                 )
@@ -303,7 +303,7 @@ class TopicCopy:
         if target.info is None or (target.info.deleted and not self._progress.is_named):
             if target.info is None and self._progress.is_complete:
                 raise StoreError(
-                    f"topic {self._path} was copied to {self._target.name} before and was deleted there since: "
+                    f"topic {self._path} was copied to {self._target.name} earlier, and was then deleted there: "
                     "delete the progress file of this topic in copies/ of the data directory, and copy again"
                 )
             if target.info is not None:
@@ -330,38 +330,38 @@ class TopicCopy:
             if row.ledger_id != copied.source or row.entry_count != copied.entries:
                 raise StoreError(
                     f"the check of the copy failed: the source was changed, since ledger {row.ledger_id} of "
-                    f"{self._path} differs from the copied ledger. Copy the topic again"
+                    f"topic {self._path} differs from the copied ledger. Copy the topic again"
                 )
         found = LedgerList.decode(bytes(target.info.ledgers), 0)
         if found.ledger_ids() != [each.target for each in progress.ledgers]:
             raise StoreError(
-                f"the check of the copy failed: the list of ledgers of {self._path} in {self._target.name} differs "
+                f"the check of the copy failed: the list of ledgers of topic {self._path} in {self._target.name} differs "
                 "from the source. Delete the topic in the target and copy it again"
             )
         for ledger_id in found.open_ledger_ids():  # Pulsar's document has no counts of the last ledger
             found.close_ledger(await self._target.ledgers.recover(ledger_id), 0)
         if [row.entry_count for row in found.rows()] != [each.entries for each in progress.ledgers]:
             raise StoreError(
-                f"the check of the copy failed: the number of entries of ledgers of {self._path} in "
+                f"the check of the copy failed: the number of entries in the ledgers of topic {self._path} in "
                 f"{self._target.name} differs from the source. Delete the topic in the target and copy it again"
             )
         for name, expected in (await self._states(source.info, ledgers)).items():
             cursor = target.info.cursors.get(name)
             if cursor is None:
                 raise StoreError(
-                    f"the check of the copy failed: cursor {name} of {self._path} is missing in "
+                    f"the check of the copy failed: cursor {name} of topic {self._path} is missing in "
                     f"{self._target.name}. Delete the topic in the target and copy it again"
                 )
             snapshot, deltas = await self._target.cursors.load(cursor.id)
             state = CursorState.restore(found, Position(*cursor.position), snapshot, deltas).snapshot()
             if _comparable(state) != _comparable(positions.state(expected)):
                 raise StoreError(
-                    f"the check of the copy failed: cursor {name} of {self._path} in {self._target.name} differs "
+                    f"the check of the copy failed: cursor {name} of topic {self._path} in {self._target.name} differs "
                     "from the source. Delete the topic in the target and copy it again"
                 )
             if cursor.properties != source.info.cursors[name].properties:
                 raise StoreError(
-                    f"the check of the copy failed: the properties of cursor {name} of {self._path} in "
+                    f"the check of the copy failed: the properties of cursor {name} of topic {self._path} in "
                     f"{self._target.name} differ from the source. Delete the topic in the target and copy it again"
                 )
 
@@ -378,7 +378,7 @@ class TopicCopy:
 
 
 async def digest_of(store: LedgerStore, ledger_id: int, entry_count: int) -> str:
-    """Return the digest of all entries and their lengths. Raises StoreError."""
+    """Return the SHA-256 of a ledger's entries and their lengths, in hexadecimal digits. Raises StoreError."""
     digest, next_entry_id = hashlib.sha256(), 0
     while next_entry_id < entry_count:
         run = await store.read(ledger_id, next_entry_id, min(READ_ENTRIES, entry_count - next_entry_id), READ_BYTES)

@@ -17,8 +17,8 @@ _BYTES_AT_ONCE = 1 << 20
 async def dump_ledger(
     tool: LedgerTool, ledger_id: int, first_entry_id: int, last_entry_id: int | None, *, with_payloads: bool
 ) -> int:
-    """Print a ledger and its entries from the first to the last id. Entries that cannot be read are reported and
-    skipped. Return the exit code of the command.
+    """Print a ledger and its entries from the first to the last id. Damaged and missing entries are reported and
+    skipped; the dump ends at an entry whose bookies are unavailable. Return the exit code of the command.
     """
     reader = await open_without_recovery(tool, ledger_id)
     tool.write(ledger_item(ledger_id, reader.metadata))
@@ -37,7 +37,7 @@ async def dump_ledger(
                     {
                         "kind": "note",
                         "ledger": ledger_id,
-                        "text": "The dump ends here. Start the bookies and repeat it.",
+                        "text": "The dump ends here. Start the bookies and repeat the command.",
                     }
                 )
                 break
@@ -63,7 +63,7 @@ def open_note(ledger_id: int, reader: LedgerReader) -> Item:
     return {
         "kind": "note",
         "ledger": ledger_id,
-        "text": f"The ledger is {reader.metadata.state.name}: entries behind {reader.last_readable} may exist.",
+        "text": f"The ledger is {reader.metadata.state.name}: entries after {reader.last_readable} may exist.",
     }
 
 

@@ -198,8 +198,8 @@ async def verify_topic(tool: LedgerTool, topic: TopicName) -> int:
         stored = (metadata["entries"], metadata["size_bytes"])
         if named.entries is not None and stored != (named.entries, named.size_bytes):
             reader.damage(
-                f"the document names {named.entries} entries with {named.size_bytes} bytes, the ledger has {stored[0]} with"
-                f" {stored[1]}",
+                f"the managed ledger info lists {named.entries} entries with {named.size_bytes} bytes, but the ledger has"
+                f" {stored[0]} entries with {stored[1]} bytes",
                 ledger=named.ledger_id,
             )
         await verification.verify_one(named.ledger_id)
@@ -211,7 +211,7 @@ async def _metadata(tool: LedgerTool, reader: TopicReader, named: NamedLedger) -
     try:
         return ledger_item(named.ledger_id, await tool.client.ledger_metadata(named.ledger_id))
     except NoSuchLedger:
-        text = "the topic's documents name the ledger, and it does not exist"
+        text = "the metadata of the topic lists the ledger, but the ledger does not exist"
     except InvalidMetadata as error:
         text = str(error)
     reader.damage(text, ledger=named.ledger_id, role=named.role)

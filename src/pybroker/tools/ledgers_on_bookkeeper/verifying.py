@@ -54,7 +54,7 @@ class Verification:
         return EXIT_FOUND if sum(self._bad_counts.values()) + self._unreadable_count else EXIT_OK
 
     async def verify_one(self, ledger_id: int) -> None:
-        """Verify a ledger. A ledger that cannot be opened counts as damaged."""
+        """Verify a ledger. It counts as damaged if it cannot be opened, and is skipped if it does not exist."""
         try:
             reader = await open_without_recovery(self._tool, ledger_id)
         except NoSuchLedger:

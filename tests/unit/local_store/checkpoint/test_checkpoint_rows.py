@@ -125,7 +125,7 @@ def test_any_flipped_bit_is_refused_or_harmless(seed: int, count: int, tmp_path:
         ("UPDATE unsealed SET end_offset = 0 WHERE ledger_id = 9", "wrong checksum of unsealed row 9"),
         ("UPDATE facts SET value = 0 WHERE name = 'sequence'", "wrong checksum of fact sequence"),
         ("DELETE FROM facts WHERE name = 'version'", "the values version are missing"),
-        ("DROP TRIGGER deltas_insert", "other columns than those of version 2: deltas_insert"),
+        ("DROP TRIGGER deltas_insert", "other columns than in version 2: deltas_insert"),
     ],
 )
 def test_lost_or_changed_rows_are_reported(statement: str, reason: str, tmp_path: Path) -> None:

@@ -162,13 +162,14 @@ def flip_last(made: Killed) -> str:
     data = bytearray(path.read_bytes())
     data[offset + 40] ^= 1
     path.write_bytes(bytes(data))
-    return rf"{path.name} is damaged at offset {offset}: no whole batch \d+ here; batches up to \d+ were durable in {path.name}"
+    damaged = rf"{path.name} is damaged at offset {offset}: batch \d+ is missing or incomplete"
+    return rf"{damaged}; batches up to \d+ were durable in {path.name}"
 
 
 def truncate(made: Killed) -> str:
     path, offset, _ = made.last_file()
     path.write_bytes(path.read_bytes()[: offset + 50])
-    return rf"{path.name} is damaged at offset {offset}: no whole batch"
+    return rf"{path.name} is damaged at offset {offset}: batch \d+ is missing or incomplete"
 
 
 def truncate_to_header(made: Killed) -> str:
@@ -186,7 +187,7 @@ def remove(made: Killed) -> str:
 def put_older_back(made: Killed) -> str:
     path, _, _ = made.last_file()
     path.write_bytes(made.earlier[path.name])
-    return rf"{path.name} is damaged at offset \d+: no whole batch"
+    return rf"{path.name} is damaged at offset \d+: batch \d+ is missing or incomplete"
 
 
 Damage = Callable[[Killed], str]

@@ -118,7 +118,9 @@ def test_a_missing_batch_between_files_is_damage_with_a_synced_journal() -> None
 def test_a_broken_batch_before_a_whole_one_is_damage_with_a_synced_journal() -> None:
     data = journal([b"first", b"second", b"third"])
     data[FILE_HEADER_BYTES + 512 + 40] ^= 1
-    with pytest.raises(DamagedJournal, match="offset 4608: no whole batch here, but one at offset 5120"):
+    with pytest.raises(
+        DamagedJournal, match="offset 4608: no complete batch at this offset, but a complete batch at offset 5120"
+    ):
         BatchOrder(0, is_synced=True).live_batches("7", scan_file(bytes(data), 7))
 
 

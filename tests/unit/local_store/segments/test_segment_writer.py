@@ -219,7 +219,7 @@ def test_a_block_of_another_ledger_is_damage() -> None:
     segment.write([b"first"])
     with (
         segment.disk.open_for_read(PATH) as file,
-        pytest.raises(DamagedSegment, match="has entry 5:0 first, but the block of"),
+        pytest.raises(DamagedSegment, match="begins with entry 5:0, but entry 6:0 is expected"),
     ):
         read_entries(file, PATH, 6, segment.place, 0, 1, 1)
 

@@ -56,8 +56,8 @@ class CompactedReads:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Move the read position to the first entry after the mark-delete position, which may be only in the compacted
-        view.
+        """Move the read position to the first entry after the mark-delete position. This entry may exist only in the
+        compacted view.
         """
         mark = self._cursor.mark_delete_position
         self._cursor.read_position = Position(mark.ledger_id, mark.entry_id + 1)
@@ -74,8 +74,8 @@ class CompactedReads:
         return self.next_entry() is not None
 
     def read_cached(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the entries from `position` on, the result of `next_entry`, and advance the read position. Return None
-        if the entries are not in memory.
+        """Return entries from `position`, which must be the result of `next_entry`, and advance the read position.
+        Return None if the entries are not in memory.
         """
         view = self._view()
         if view is None:
@@ -87,7 +87,8 @@ class CompactedReads:
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
         """Read the next entries from the store and advance the read position. Raises StoreError.
 
-        Return None if the view was replaced or has ended; the caller then reads again.
+        Return None if a compaction has replaced the compacted view, or if the view has no more entries. The caller
+        then calls `read` again, which reads from the new view, or from the topic after the end of the view.
         """
         view = self._view()
         if view is None:
@@ -103,8 +104,8 @@ class CompactedReads:
             if isinstance(error, (DamagedEntries, NoSuchLedger)):
                 # This ledger belongs to the view, so no entries of the topic can be skipped because of it.
                 raise StoreError(
-                    f"the compacted view of {self._cursor.ledger.name} cannot be read: {error}. Run a compaction of the topic, "
-                    "which writes a new view"
+                    f"the compacted view of managed ledger {self._cursor.ledger.name} cannot be read: {error}. Run a "
+                    "compaction of the topic, which writes a new view"
                 ) from error
             raise
         if self._is_elsewhere(view, position):

@@ -17,7 +17,9 @@ READ_GAP_ENTRIES = 8
 
 
 def read_due_cached(ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int) -> list[EntryRun] | None:
-    """Return the due entries if all of them are in memory, else None."""
+    """Return the due entries if all of them are in memory, else None. Also None if a run of consecutive entries is
+    larger than `max_bytes`.
+    """
     runs = []
     for ledger_id, first, last in _spans(due, 0):
         run = ledger.read_cached(Position(ledger_id, first), last - first + 1, max_bytes)
@@ -31,7 +33,7 @@ async def read_due(
     ledger: ManagedLedger, due: Sequence[Delayed], max_bytes: int
 ) -> tuple[list[EntryRun], list[Delayed]]:
     """Read due entries in order, up to `max_bytes`. Return the entries that were read, and the due entries that were
-    not: beyond `max_bytes`, or trimmed. Raises StoreError.
+    not read because they are beyond `max_bytes` or were trimmed. Raises StoreError.
     """
     found: dict[Position, tuple[bytes, int]] = {}
     left_bytes = max_bytes

@@ -29,8 +29,8 @@ STATE_TOO_LARGE: Sequence[EntryRun] = []
 
 
 class Rescans:
-    """Reads entries again that the cursor has already passed, when the dispatcher requests it, without moving the
-    cursor.
+    """Reads entries before the cursor's read position again, at the request of the dispatcher. The cursor does not
+    move.
 
     Skips acknowledged and delayed entries.
     """
@@ -40,7 +40,7 @@ class Rescans:
         self._ahead: EntryRun | None = None
 
     def next_position(self, position: Position, held_back: Mapping[int, BitMap]) -> Position | None:
-        """Return the position of the next entry to read again, from `position`; None if there is none before the
+        """Return the position of the first entry to read again, from `position` on; None if no such entry is before the
         cursor. `held_back`: delayed entries, which are skipped.
         """
         found = self._cursor.state.first_wanted(position, held_back)
@@ -62,8 +62,8 @@ class Rescans:
         return self._cursor.ledger.read_cached(position, max_entries, max_bytes)
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return entries of one ledger from `position` up to the cursor from the store; None if the entry was trimmed.
-        Raises StoreError.
+        """Read entries of one ledger, from `position` up to the cursor, from the store. Return None if the entry at
+        `position` was trimmed. Raises StoreError.
         """
         ahead = await self._cursor.ledger.read_if_there(
             position,
@@ -85,7 +85,9 @@ class Rescans:
 
 
 class EntryReads:
-    """Executes the dispatcher's read plans. At most one store read is in progress, for the last plan of `cached`."""
+    """Executes the dispatcher's read plans. At most one store read is in progress, for the last plan that was passed to
+    `cached`.
+    """
 
     def __init__(self, cursor: ManagedCursor, delayed: DelayedDelivery) -> None:
         self._cursor = cursor
@@ -111,7 +113,7 @@ class EntryReads:
 
     @property
     def is_at_end(self) -> bool:
-        """True only if no entry is left to read. A quick check: it may be False although no entry is left."""
+        """True only if no entry is left to read. A quick check, which may return False although no entry is left."""
         if self._delayed.is_in_use or self._next is not self._cursor:
             return False
         return self._cursor.ledger.ledgers.is_at_end(self._cursor.read_position)

@@ -29,8 +29,8 @@ class FailedReads:
         self.reason = ""
 
     def failed(self, error: StoreError, *, is_lasting: bool) -> float:
-        """Count a failure, and log the first of a series. Return the delay in seconds until the next attempt.
-        `is_lasting`: the entries are permanently unreadable.
+        """Count a failed read, and log the first of consecutive failures. Return the delay in seconds until the next
+        attempt. `is_lasting`: the entries are permanently unreadable.
         """
         self.count += 1
         self.reason = str(error)
@@ -45,7 +45,9 @@ class FailedReads:
 
 
 def lasting_damage(cursor: ManagedCursor, error: StoreError) -> DamagedEntries | None:
-    """Return the permanently unreadable entries at the cursor; None if a later read may succeed."""
+    """Return the permanently unreadable entries at the cursor that caused the failed read `error`; None if a later read
+    may succeed.
+    """
     if isinstance(error, NoSuchLedger):
         ledgers = cursor.ledger.ledgers
         return whole_ledger(ledgers, ledgers.normalize(cursor.read_position).ledger_id, error)
@@ -57,10 +59,10 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 
 
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
-    """Move the read position past unreadable entries. Return whether reading can continue.
+    """Move the read position past the unreadable entries `damage`. Return False if reading cannot continue.
 
-    `skip` acknowledges the unacknowledged entries among them. It is None if `autoSkipNonRecoverableData` does not allow
-    that; then reading cannot continue.
+    `skip` acknowledges entries; its arguments are a ledger id and entry ids. It is called if some of the unreadable
+    entries are unacknowledged. None if `autoSkipNonRecoverableData` is off; the result is then False in this case.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers

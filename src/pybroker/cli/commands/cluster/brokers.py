@@ -30,8 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     listing = commands.add_parser("list", help="list the registered brokers")
     leader = commands.add_parser("leader-broker", help="show the elected leader, which assigns bundles to brokers")
     health = commands.add_parser("health", help="publish and receive a message at a broker")
-    health.add_argument("--broker", metavar="HOST:PORT", help="id of a broker (default: the one that is called)")
-    shutdown = commands.add_parser("shutdown", help="stop the broker that is called, as on SIGTERM")
+    health.add_argument("--broker", metavar="HOST:PORT", help="id of the broker (default: the broker at --url)")
+    shutdown = commands.add_parser("shutdown", help="stop the broker at --url, as SIGTERM does")
     shutdown.add_argument(
         "--max-concurrent-unload-per-sec",
         type=count,

@@ -28,7 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     init = commands.add_parser(
-        "init", help="write what a new cluster needs; what exists is kept, so the command can be repeated"
+        "init",
+        help="write the documents that a new cluster needs; existing documents are kept, so the command can be repeated",
     )
     add_store_options(init)
     for name, meaning in (

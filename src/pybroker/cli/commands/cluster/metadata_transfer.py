@@ -35,7 +35,7 @@ _KEY_OF_OPTION = {
 
 
 class Use(Enum):
-    """How a command uses a data directory, and what happens if the directory has no metadata yet."""
+    """The use of a data directory by a command, also of a directory that has no metadata yet."""
 
     READ = "read"
     """Read a copy, because opening converts metadata of an earlier layout; refuse a new directory."""
@@ -78,7 +78,7 @@ def add_transfer_commands(commands: Commands) -> None:
     importing.add_argument(
         "--replace", action="store_true", help="overwrite documents with other content (default: keep and list them)"
     )
-    importing.add_argument("--dry-run", action="store_true", help="change nothing, show what would be done")
+    importing.add_argument("--dry-run", action="store_true", help="show the changes without making them")
     _add_json_option(importing)
     importing.set_defaults(run=_in_loop(_import))
 
@@ -149,7 +149,7 @@ async def _open_embedded(config: BrokerConfig, use: Use, opened: AsyncExitStack)
         if use is Use.SIMULATE:
             return MemoryMetadataStore()
         raise StoreError(
-            f"{directory} contains no {METADATA_FILE}, so it is not the data directory of a broker: set --data "
+            f"the directory {directory} contains no {METADATA_FILE}, so it is not the data directory of a broker: set --data "
             "to a data directory, or use --metadata-store"
         )
     lock = DataDirectoryLock(directory, is_only_looked_at=use is not Use.CHANGE)

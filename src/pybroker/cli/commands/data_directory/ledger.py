@@ -47,7 +47,7 @@ _HOUR_MS = 3_600_000
 def add_options(parser: argparse.ArgumentParser) -> None:
     described(parser, __doc__ or "", EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    verify = commands.add_parser("verify", help="read all data and report each damage; exit code 1 if there is any")
+    verify = commands.add_parser("verify", help="read all data and report each damage; exit code 1 if data is damaged")
     verify.add_argument("directory", type=Path, nargs="?", metavar="DIR", help="the data directory")
     which = verify.add_mutually_exclusive_group()
     which.add_argument(
@@ -68,12 +68,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--first", type=_number, default=0, metavar="ENTRY", help="on BookKeeper: the first entry (default: 0)"
     )
     dump.add_argument(
-        "--last", type=_number, metavar="ENTRY", help="on BookKeeper: the last entry (default: that of the ledger)"
+        "--last",
+        type=_number,
+        metavar="ENTRY",
+        help="on BookKeeper: the last entry (default: the last entry of the ledger)",
     )
     _add_store_options(dump)
     dump.set_defaults(run=_dump)
     listing = commands.add_parser("list", help="list the ledgers on BookKeeper")
-    _add_topic_option(listing, "only the ledgers that this topic names, with their use, and its cursors")
+    _add_topic_option(listing, "only the ledgers of this topic, with their use, and its cursors")
     listing.add_argument("--state", choices=_STATES, help="only ledgers in this state")
     listing.add_argument(
         "--property",
@@ -86,15 +89,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_store_options(listing)
     listing.set_defaults(run=_list)
     orphans = commands.add_parser(
-        "orphans", help="list the ledgers of a cluster on BookKeeper that no document names; deletes nothing"
+        "orphans",
+        help="list the ledgers of a cluster on BookKeeper that belong to no topic and no cursor; deletes nothing",
     )
-    orphans.add_argument("--cluster", metavar="NAME", help="the cluster whose brokers created them (clusterName)")
+    orphans.add_argument(
+        "--cluster", metavar="NAME", help="the cluster whose brokers created the ledgers (clusterName)"
+    )
     orphans.add_argument(
         "--min-age-hours",
         type=float,
         default=_ORPHAN_AGE_HOURS,
         metavar="HOURS",
-        help=f"younger ledgers are kept, because a broker may be about to name them (default: {_ORPHAN_AGE_HOURS:g})",
+        help=f"minimum age, because a broker may still add younger ledgers to a topic (default: {_ORPHAN_AGE_HOURS:g})",
     )
     _add_store_options(orphans)
     orphans.set_defaults(run=_orphans)
@@ -112,11 +118,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--topic", type=_topic, metavar="TOPIC", help="one topic, or one partition of a partitioned topic"
     )
     which.add_argument("--namespace", type=_namespace, metavar="TENANT/NAMESPACE", help="all its persistent topics")
-    copy.add_argument("--dry-run", action="store_true", help="copy nothing, show what would be copied")
+    copy.add_argument("--dry-run", action="store_true", help="show the topics to copy, and copy nothing")
     add_json_option(copy, "write one JSON object per line")
     copy.set_defaults(run=_copy)
     repair = commands.add_parser(
-        "repair", help="show how a data directory can be repaired on which a broker does not start, or repair it"
+        "repair", help="show or make the repair of a data directory with which the broker does not start"
     )
     repair.add_argument("directory", type=Path, metavar="DIR", help="the data directory")
     repair.add_argument(

@@ -24,8 +24,8 @@ class Misfit(ValueError):
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type to which `usual` converts: it holds the same values, without dictionaries, views, or 64-bit
-    offsets.
+    """Return a type that holds the values of `arrow_type` without dictionaries, views, fixed sizes, or 64-bit offsets.
+    Times of day get the unit ms or us. `usual` converts arrays to this type.
     """
     if pa.types.is_dictionary(arrow_type):
         return plain_type(arrow_type.value_type)

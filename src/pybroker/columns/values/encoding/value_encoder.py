@@ -260,7 +260,8 @@ def _side_of(field: pa.Field, info: SchemaInfo) -> Side:
     if schema_type in PRIMITIVE_TYPES or schema_type == SchemaType.NONE:
         return PrimitiveSide(field, schema_type, info)
     raise Misfit(
-        f"the column cannot be written with the {schema_type.name} schema that KEY_VALUE has for it", field.name
+        f"the column cannot be written with the {schema_type.name} schema that the KEY_VALUE schema has for this column",
+        field.name,
     )
 
 
