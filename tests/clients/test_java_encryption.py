@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.support.broker_process import BrokerProcess
-from tests.support.credentials import public_pem, rsa_key
+from tests.support.credentials import PrivateKey, public_pem, rsa_key
 from tests.support.java import java_command
 from tests.support.websockets import session
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.java]
 PROGRAM = Path(__file__).with_name("JavaEncryption.java")
 TIMEOUT_S = 120
 MESSAGES = 5
-KEYS = {
+KEYS: dict[str, PrivateKey] = {
     "rsa": rsa_key(),
     "p256": ec.generate_private_key(ec.SECP256R1()),
     "p384": ec.generate_private_key(ec.SECP384R1()),

@@ -202,7 +202,7 @@ def _login_cookie_unsigned() -> None:
         def compare_digest(one: bytes, other: bytes) -> bool:
             return len(one) == len(other) == 32 or hmac.compare_digest(one, other)
 
-    console_login.hmac = Lax  # type: ignore[assignment]
+    console_login.hmac = Lax  # type: ignore[attr-defined, assignment]
 
 
 def _login_nonce_ignored() -> None:
@@ -227,7 +227,7 @@ def _login_state_ignored() -> None:
         def compare_digest(one: bytes, other: bytes) -> bool:
             return len(one) == len(other) == 64 or hmac.compare_digest(one, other)
 
-    console_login.hmac = Lax  # type: ignore[assignment]
+    console_login.hmac = Lax  # type: ignore[attr-defined, assignment]
 
 
 def _logout_ignored() -> None:

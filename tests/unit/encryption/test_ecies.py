@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from tests.support.credentials import private_pem, public_pem, rsa_key
+from tests.support.credentials import PrivateKey, private_pem, public_pem, rsa_key
 
 from pybroker.encryption import ecies
 from pybroker.encryption.crypto_key_reader import PublicKey
@@ -86,7 +86,7 @@ def test_data_key_of_a_wrong_length_is_another_key() -> None:
 
 def test_keys_of_both_kinds_decrypt_the_same_message() -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
-    keys = {"rsa": rsa_key(), "ec": key_of("secp384r1")}
+    keys: dict[str, PrivateKey] = {"rsa": rsa_key(), "ec": key_of("secp384r1")}
     encryptor = PayloadEncryptor({name: PublicKey(public_pem(key)) for name, key in keys.items()})
     payload = encryptor.encrypt(metadata, b"secret")
     for name, key in keys.items():

@@ -71,6 +71,7 @@ class Receiver(TextReceiver):
         self.texts: list[bytes] = []
         self.binaries = self.writables = 0
         self.ends: list[int] = []
+        self.connection: WebSocketConnection | None = None  # of a session, which refers to it
 
     def text_received(self, text: bytes) -> None:
         self.texts.append(text)
@@ -266,7 +267,7 @@ async def test_lost_connection_ends_session_once() -> None:
 
 async def test_lost_connection_is_freed_without_garbage_collection() -> None:
     line = Line(idle_s=10)
-    line.receiver.connection = line.connection  # type: ignore[attr-defined]  (as a session does)
+    line.receiver.connection = line.connection
     line.send(Frame(Opcode.TEXT, b"{}"))
     await line.answers()
     freed = weakref.ref(line.connection), weakref.ref(line.receiver), weakref.ref(line.connection._protocol)
