@@ -7,7 +7,8 @@ refuse forged states, codes, cookies, tokens and passwords.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -108,13 +109,13 @@ class _Browser:
             return await self._connection.send(requests)
         return [await self._target.send_alone(each) for each in requests]
 
-    async def _ask(self, one: HttpRequest, *, expected: Set[int]) -> HttpAnswer | None:
+    async def _ask(self, one: HttpRequest, *, expected: AbstractSet[int]) -> HttpAnswer | None:
         """Send a request whose answer must have one of the statuses."""
         (answer,) = await self._send(one)
         self._check(one, answer, expected)
         return answer
 
-    def _check(self, one: HttpRequest, answer: HttpAnswer | None, expected: Set[int]) -> None:
+    def _check(self, one: HttpRequest, answer: HttpAnswer | None, expected: AbstractSet[int]) -> None:
         # A request without an answer is a fault already.
         if answer is not None and answer.status not in expected:
             self._tally.fault(f"{answer.status} {answer.body[:200]!r} to {one.kind}: {one.data[:1500]!r}")
