@@ -9,7 +9,7 @@ from benchmarks.perf_cases import CASES, CPU, P99, RATE, PerfFailed, steady_rate
 def test_documentation_has_a_ratio_of_processor_time_for_each_case() -> None:
     documented = compare.documented_ratios(compare.PAGE.read_text())
     assert set(documented) == set(CASES)
-    assert all(0 < float(ratios[CPU]) < 2 for ratios in documented.values())
+    assert all(0 < float(ratios[CPU].split()[0]) < 2 for ratios in documented.values())
     assert {case for case, ratios in documented.items() if ratios[RATE]} == set(CASES) - {"paced_1k"}
     assert documented["paced_1k"][P99]
 

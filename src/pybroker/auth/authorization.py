@@ -103,8 +103,8 @@ class AuthorizationService:
                 return
 
     def permission(self, ask: Callable[[], Awaitable[None]]) -> Permission:
-        """Return a permission that is current until permissions change. `ask` asks the provider, and raises its
-        refusal; it is called by `Permission.require` only.
+        """Return an object that checks one permission when `Permission.require` is called, and again after a change of
+        permissions. `ask` asks the provider, and raises the error with which the provider refuses.
         """
         return Permission(self.changes, ask)
 

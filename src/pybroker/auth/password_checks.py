@@ -50,7 +50,8 @@ class PasswordChecks(Admissions[str, None]):
         """Run `verify` in a thread when a thread is available, and return its result. Raises TooManyRequests if the
         queue is full or the check takes too long.
 
-        The queue is fair by `address`, and by the user's queue `name` within an address.
+        The queue serves the addresses in turn, and the names of one address in turn. `name` stands for the user: all
+        checks of one user have the same name.
         """
         try:
             await self._queue.enter(address, self._limits.timeout_s, name)

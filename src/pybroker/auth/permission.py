@@ -15,8 +15,8 @@ class PermissionChanges:
 class Permission:
     """One permission of one client. `ask` asks the provider for it, and raises the refusal.
 
-    `require` asks only if permissions have changed since the last answer. A client that has waited, for example for its
-    topic, is asked for a second time only if it may have lost the permission meanwhile.
+    `require` asks only if permissions have changed since the last answer. So the provider is asked again for a client
+    that has waited, for example for its topic, only if the client may have lost the permission meanwhile.
     """
 
     __slots__ = ("_answered_at", "_ask", "_changes")

@@ -71,8 +71,8 @@ class MessageCrypto:
         return self._decryptor.cached(metadata.encryption_keys)
 
     async def opened(self, metadata: pb.MessageMetadata) -> list[AESGCM]:
-        """Return the cached data keys of a message, or else decrypt one data key with a private key. Return an empty
-        list if no private key can decrypt one.
+        """Return the data keys that may decrypt a message: the cached ones that its metadata names, or else one that a
+        private key of the reader decrypts. Empty if there is none.
         """
         if found := self.cached(metadata):
             return found

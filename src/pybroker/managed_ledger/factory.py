@@ -258,8 +258,8 @@ class ManagedLedgerFactory:
         await self._delete_stored(document.info(), document.record)
 
     async def finish_deletion(self, path: str) -> bool:
-        """Complete an interrupted deletion of the managed ledger at `path`. Return False if there is none. No task may
-        open the managed ledger meanwhile.
+        """Complete an interrupted deletion of the managed ledger at `path`. Return False if no deletion was
+        interrupted. No task may open the managed ledger meanwhile.
         """
         if path in self._open:
             return False

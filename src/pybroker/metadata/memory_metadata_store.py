@@ -32,7 +32,9 @@ class MemoryMetadataStore(MetadataStore):
         self._closed = False
 
     def copied(self) -> MemoryMetadataStore:
-        """Return a copy without session values and watches, as another process would find the store."""
+        """Return a copy of all values that do not end with a broker's session, without watches: the content of the store
+        after this broker has ended.
+        """
         copy = MemoryMetadataStore()
         copy._values = {path: value for path, value in self._values.items() if path not in self._of_session}
         return copy

@@ -49,8 +49,8 @@ def to_words(bits: int) -> list[int]:
 
 
 def left_of(message_count: int, words: Sequence[int]) -> int:
-    """Return the unacknowledged messages of a batch after its first partial acknowledgement. `words` is the ack set
-    that the client sent; bits beyond the end of the batch are ignored.
+    """Return the ack set, as bits, of a batch of `message_count` messages of which nothing was acknowledged before.
+    `words` is the ack set that the client sent; its bits beyond the end of the batch are ignored.
     """
     bits = from_words(words[: word_count(message_count)])
     return bits & full(message_count) if bits.bit_length() > message_count else bits

@@ -55,7 +55,7 @@ class Code(Enum):
             "The topic's namespace or partitioned topic is being created, extended or deleted; requests wait until the "
             "operation is complete."
         ),
-        "Wait until the operation is complete, and then repeat the request.",
+        "Wait: the requests continue when the operation is complete.",
     )
     TOPIC_LOAD_FAILED = (
         "topic-load-failed",

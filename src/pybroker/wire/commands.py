@@ -162,9 +162,10 @@ class Decoder:
         return shared[kept_bytes : kept_bytes + self._receive_bytes]
 
     def received(self, shared: memoryview, size_bytes: int) -> list[Event]:
-        """Decode `size_bytes` that were received into `buffer`. Raises ProtocolViolation for invalid data.
+        """Return the events of the next `size_bytes`, which the caller has received into the memory that
+        `buffer(shared)` returned. Raises ProtocolViolation for invalid data.
 
-        Messages of the usual SENDs at the start are copied once, from `shared` into their events.
+        The events contain copies of the data, so the caller may use `shared` again afterwards.
         """
         if self.missing_bytes:
             return self.own_buffer_filled(size_bytes)

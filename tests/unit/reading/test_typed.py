@@ -192,9 +192,9 @@ def test_a_separated_key_is_a_typed_column_beside_the_raw_one() -> None:
     ("declared", "reason"),
     [
         ([("idd", pa.int64())], "column 'idd' does not exist. Available columns: id, name, tags, __key"),
-        ([("id", pa.int32())], "declared as int32, but the topic has type int64"),
+        ([("id", pa.int32())], "declared as int32, but in the topic's schema it has type int64"),
         ([("id", pa.int64()), ("id", pa.int64())], "declared twice"),
-        ([("tags", pa.list_(pa.binary()))], "the topic has type list"),
+        ([("tags", pa.list_(pa.binary()))], "in the topic's schema it has type list"),
         ([("__eventTime", pa.timestamp("us"))], "__eventTime"),
         ([("__error", pa.string())], "only with badRecords=column"),
     ],

@@ -50,7 +50,7 @@ class ClusterTable:
         """Return a table that is at most two seconds old, or older if its computation took long (`shared_answer.py`).
 
         The topics of brokers that do not respond are missing. Waiting for these brokers delays the result by at most
-        four seconds, once in ten seconds.
+        four seconds, at most once in ten seconds.
         """
         if self._broker.ownership is None:
             table = await self._local.current()

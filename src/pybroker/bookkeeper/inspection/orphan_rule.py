@@ -65,7 +65,7 @@ class OrphanRule:
         self, ledger_id: int, metadata: LedgerMetadata, named_ids: Container[int], now_ms: int
     ) -> OrphanVerdict:
         """Decide whether the ledger may be deleted, or why it is kept. `named_ids`: the ledgers that documents list.
-        `now_ms`: when the search began, in milliseconds since 1970.
+        `now_ms`: the start of the search, in milliseconds since 1970.
         """
         promise_ms = self._named_within_ms(metadata.custom)
         if promise_ms is None or not self.is_own(metadata):

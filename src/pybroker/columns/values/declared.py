@@ -27,7 +27,7 @@ def check_declared(declared: pa.Schema, available: Iterable[pa.Field]) -> None:
             raise WrongColumns(f"column {field.name!r} does not exist. Available columns: {', '.join(known)}")
         if not same_values(own.type, field.type):
             raise WrongColumns(
-                f"the column {field.name!r} is declared as {field.type}, but the topic has type {own.type}"
+                f"the column {field.name!r} is declared as {field.type}, but in the topic's schema it has type {own.type}"
             )
 
 

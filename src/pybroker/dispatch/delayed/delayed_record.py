@@ -104,8 +104,8 @@ def _runs_in(record: bytes, changes: dict[Position, int]) -> Iterator[DelayedRun
         end = offset + count * packed.itemsize
         if not count or end > len(record):
             raise ValueError(
-                f"a range claims {count} entries, but only {len(record) - offset} bytes follow in the stored record of "
-                f"{len(record)} bytes"
+                f"the stored delivery times of ledger {ledger_id} are incomplete: {count} entries from entry id "
+                f"{first_entry_id} on need {count * packed.itemsize} bytes, and {len(record) - offset} bytes are stored"
             )
         packed.frombytes(record[offset:end])
         offset = end

@@ -62,7 +62,7 @@ def value_encoder(
         if primitive is not None:
             return _ColumnEncoder(fields[0], primitive, _primitive_schema(primitive))
     if not fields:
-        raise Misfit("no column contains the payload: add a column such as value")
+        raise Misfit(f"no column contains the payload: add a payload column, for example {VALUE!r}")
     return _record_encoder(fields, SchemaInfo("JSON" if new == "JSON" else "AVRO", definition_for(fields, name)))
 
 
@@ -74,8 +74,8 @@ def _by_existing(fields: list[pa.Field], existing: SchemaInfo, schema_type: Sche
     if schema_type == SchemaType.KEY_VALUE:
         return KeyValueEncoder(fields, existing)
     raise Misfit(
-        f"the columns cannot be written with the topic's {schema_type.name} schema: write complete payloads in "
-        f"one binary column {VALUE!r}"
+        f"the columns cannot be written with the topic's {schema_type.name} schema: write encoded payloads in "
+        f"one binary column {VALUE!r}, with the schema type RAW"
     )
 
 

@@ -274,7 +274,7 @@ MISFITS = [
         "the payload columns a, b, but the topic's schema requires exactly one",
     ),
     ({"value": pa.int64()}, SchemaInfo("STRING"), "the column has type int64, but the schema has type STRING"),
-    ({"value": pa.int64()}, SchemaInfo("PROTOBUF_NATIVE"), "PROTOBUF_NATIVE schema: write complete payloads"),
+    ({"value": pa.int64()}, SchemaInfo("PROTOBUF_NATIVE"), "PROTOBUF_NATIVE schema: write encoded payloads"),
     ({"value": pa.int64()}, SchemaInfo("AVRO", b"nonsense"), "cannot be written with the topic's schema"),
     ({"other": pa.int64()}, SchemaInfo("KEY_VALUE"), "KEY_VALUE schema requires the columns 'key' and 'value'"),
 ]
