@@ -174,9 +174,27 @@ def test_code_of_another_login_is_refused(world: World) -> None:
     assert world.send("GET", f"/console/callback?code={code}&state={own['state'][0]}", Cookie=cookie).status == 401
 
 
+@pytest.mark.parametrize("token", [None, 1, "", "a.b", "\ud800.\ud800.\ud800", "é.é.é"])
+def test_answer_without_a_usable_token_begins_no_session(world: World, token: object) -> None:
+    cookie, path = world.begun()
+    world.provider.faults[TOKEN] = lambda handler: send(handler, {"id_token": token})
+    reply = world.send("GET", path, Cookie=cookie)
+    assert (reply.status, SESSION in reply.cookies) == (401, False)
+
+
 @pytest.mark.parametrize(
     "claims",
-    [{"nonce": "other"}, {"nonce": None}, {"aud": "other"}, {"aud": AUDIENCE}, {"iss": "https://other"}, {"exp": 1}],
+    [
+        *(
+            {"nonce": "other"},
+            {"nonce": None},
+            {"nonce": "\ud800"},
+            {"sub": "\ud800"},
+            {"aud": "other"},
+            {"aud": AUDIENCE},
+        ),
+        *({"iss": "https://other"}, {"exp": 1}),
+    ],
 )
 def test_token_of_another_login_or_client_is_refused(world: World, claims: dict[str, Any]) -> None:
     world.provider.id_token_claims.update(claims)

@@ -27,6 +27,8 @@ _ANSWERED = "A request with an id is answered: `ConsumerNotFound`. Pulsar does n
 _JAVA_KEY_STORES = "Names of Java key stores and classes have no meaning here."
 _BAD_REQUEST = "Pulsar answers an internal error for a bad request."
 
+_INVALID_CREDENTIALS = "Invalid credentials are refused. Pulsar treats the client as anonymous."
+
 _DELETED_CLUSTER = (
     "A deleted cluster takes its failure domains and migration with it. Pulsar leaves them to the next of that name."
 )
@@ -82,11 +84,8 @@ INTENDED: tuple[Intended, ...] = (
     Intended("websocket_several_topics", "v3 *", _BAD_REQUEST),
     Intended("websocket_several_topics", "batch: messageId*", _BATCH_OF_ONE),
     Intended("websocket_several_topics", "of p: messageId*", _BATCH_OF_ONE),
-    Intended(
-        "websocket_rights",
-        "wrong token",
-        "Invalid credentials are refused. Pulsar treats the client as anonymous.",
-    ),
+    Intended("websocket_rights", "wrong token", _INVALID_CREDENTIALS),
+    Intended("tokens_of_requests", "invalid, *", _INVALID_CREDENTIALS),
     Intended(
         "protocol_connect",
         "*feature_flags.supports_repl_dedup_by_lid_and_eid",

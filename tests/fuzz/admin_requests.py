@@ -123,21 +123,23 @@ class Request:
         return f"{self.method} {self.target[:400]} {body!r}"
 
 
-def document_properties() -> list[str]:
+@cache
+def document_properties() -> tuple[str, ...]:
     """Every property of every document that the broker knows."""
     names: set[str] = set()
     for module in pkgutil.iter_modules(pybroker.model.__path__):
         for _, kind in inspect.getmembers(import_module(f"pybroker.model.{module.name}"), inspect.isclass):
             if issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct:
                 names.update(field.encode_name for field in msgspec.structs.fields(kind))
-    return sorted(names)
+    return tuple(sorted(names))
 
 
 READERS = {"query", "query_integer", "queries", "flag"}
 """Methods of a Call that look into the query."""
 
 
-def query_parameters() -> list[str]:
+@cache
+def query_parameters() -> tuple[str, ...]:
     """Every query parameter that a handler asks for."""
     found = {"authoritative", "isGlobal"}
     for path in Path(admin.__path__[0]).rglob("*.py"):
@@ -145,7 +147,7 @@ def query_parameters() -> list[str]:
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
             if is_call and node.func.attr in READERS and isinstance(node.args[0], ast.Constant):  # type: ignore[attr-defined]
                 found.add(str(node.args[0].value))  # type: ignore[attr-defined]
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Sends hostile frames and requests over many connections at once, and counts what is answered.
+"""Sends hostile frames over many connections at once, and counts what is answered.
 
 A connection is used until the broker closes it, or for as many frames as were drawn for it; the next one takes its place. Some
 never introduce themselves, some do not read what they are told. Bytes go out in pieces that end anywhere.
@@ -10,9 +10,7 @@ from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.fuzz.test_admin_routes import INTENDED
 from tests.fuzz_server.frames import FIELDS, FrameMaker, frame
-from tests.fuzz_server.http_requests import HttpRequest, RequestMaker
 from tests.fuzz_server.tally import Tally
 from tests.support.raw_client import all_frames
 
@@ -149,95 +147,3 @@ async def _send(random: Random, connection: _Connection, count: int, *, reads: b
             del waiting[:size]
             await asyncio.sleep(0)
     return count
-
-
-# --- HTTP
-
-
-async def attack_with_requests(
-    url: str, document: dict[str, Any], count: int, seed: int, connections: int, tally: Tally
-) -> None:
-    budget = Budget(count)
-    parts = urlsplit(url)
-    async with asyncio.TaskGroup() as group:
-        for number in range(connections):
-            maker = RequestMaker(Random(f"{seed} {number}"), document)
-            caller = _Caller(parts.hostname or "", parts.port or 0, tally)
-            group.create_task(_requests(maker, caller, budget))
-
-
-async def _requests(maker: RequestMaker, caller: "_Caller", budget: Budget) -> None:
-    while budget.take(1):
-        await caller.send(maker.next())
-    caller.close()
-
-
-class _Caller:
-    """One connection after the other."""
-
-    def __init__(self, host: str, port: int, tally: Tally) -> None:
-        self._host = host
-        self._port = port
-        self._tally = tally
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def send(self, request: HttpRequest) -> None:
-        tally = self._tally
-        tally.kinds[request.kind] += 1
-        tally.sent[request.route] += 1
-        try:
-            async with asyncio.timeout(ANSWER_S if request.is_proper else PATIENCE_S):
-                status, head, body = await self._exchange(request)
-        except TimeoutError:
-            self.close()
-            if request.is_proper:
-                tally.fault(f"no answer within {ANSWER_S:g} s: {request.data[:300]!r}")
-            status, head, body = 0, b"", b""
-        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
-            self.close()
-            if request.is_proper:
-                tally.fault(f"{error!r} instead of an answer: {request.data[:300]!r}")
-            status, head, body = 0, b"", b""
-        tally.answers[str(status or "closed or silent")] += 1
-        if status >= 500 and not self._is_meant(status, head, request):
-            tally.fault(f"{status} {body[:200]!r} to {request.data[:300]!r}")
-        if not request.is_proper:
-            self.close()
-
-    def _is_meant(self, status: int, head: bytes, request: HttpRequest) -> bool:
-        """A fault that is an answer: 501 and 505 to what is no HTTP/1.1, 503 that says when to come back, and what is known."""
-        if status == 503 and b"retry-after" in head.lower():
-            return True
-        if not request.is_proper:
-            return status in {501, 505} or b"packages" in request.data or b"/lookup/v2" in request.data
-        target = request.data.split(b" ")[1].decode()
-        return any(target.startswith(path) and status == allowed for path, allowed in INTENDED)
-
-    async def _exchange(self, request: HttpRequest) -> tuple[int, bytes, bytes]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port)
-            self._tally.connections += 1
-        reader, writer = self._streams
-        writer.write(request.data)
-        if not request.is_proper and len(request.data) % 2:
-            writer.write_eof()
-        head = await reader.readuntil(b"\r\n\r\n")
-        lines = head.decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
-        body = b""
-        status = int(lines[0].split(" ")[1])
-        if "chunked" in headers.get("transfer-encoding", ""):
-            while size := int(await reader.readuntil(b"\r\n"), 16):
-                body += (await reader.readexactly(size + 2))[:-2]
-            await reader.readexactly(2)
-        elif not request.data.startswith(b"HEAD"):
-            body = await reader.readexactly(int(headers.get("content-length", "0")))
-        if headers.get("connection") == "close":
-            self._tally.closed_by_broker += 1
-            self.close()
-        return status, head, body
-
-    def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-        self._streams = None

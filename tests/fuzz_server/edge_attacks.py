@@ -39,7 +39,8 @@ MOST_IN_A_SESSION = 41
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def _each_worker(connections: int, work: Callable[[int], Awaitable[None]]) -> None:
+async def each_worker(connections: int, work: Callable[[int], Awaitable[None]]) -> None:
+    """Run `work` for each number below `connections` at once."""
     async with asyncio.TaskGroup() as group:
         for number in range(connections):
             group.create_task(work(number))  # type: ignore[arg-type]
@@ -106,14 +107,14 @@ async def attack_with_sessions(url: str, count: int, seed: int, connections: int
                 continue
             most = budget.take(MOST_IN_A_SESSION)
             session = SessionMaker(random).next(most - 1)
-            sent = await _session(random, url, session, tally)
+            sent = await run_session(random, url, session, tally)
             budget.left += most - 1 - sent
 
-    await _each_worker(connections, work)
+    await each_worker(connections, work)
 
 
-async def _session(random: Random, url: str, session: HostileSession, tally: Tally) -> int:
-    """Return how many frames were sent."""
+async def run_session(random: Random, url: str, session: HostileSession, tally: Tally) -> int:
+    """Run one session, and judge the answers. Return how many frames were sent."""
     tally.kinds[session.kind] += 1
     tally.sent[f"handshake of a {session.role}"] += 1
     parts = urlsplit(url)
@@ -340,7 +341,7 @@ async def attack_with_headers(
                 _close(random, streams[1])
             tally.answers[answer or "closed or silent"] += 1
 
-    await _each_worker(connections, work)
+    await each_worker(connections, work)
 
 
 def _client_hello(context: ssl.SSLContext) -> bytes:
@@ -433,7 +434,7 @@ async def attack_with_tokens(
             if token.accepted is not None and token.accepted != (answer in {"CONNECTED", "200", "101"}):
                 tally.fault(f"{answer or 'no answer'} to a token, {token.kind}: {token.data[:1000]!r}")
 
-    await _each_worker(connections, work)
+    await each_worker(connections, work)
 
 
 async def _by_connect(random: Random, maker: TokenMaker, token: HostileToken, streams: Streams) -> str:

@@ -28,6 +28,20 @@ HURTS_ALL = re.compile(
     r"(POST|PUT|DELETE) /admin/v2/brokers/(shutdown|configuration)|(POST|PUT|DELETE) /admin/v2/clusters/standalone"
 )
 PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+VALUES = ("", "true", "false", *NUMBERS, *NASTY, "persistent://public/default/t")
+HEADERS = (
+    "Content-Type: application/json",
+    "Accept: */*",
+    "Accept-Encoding: gzip",
+    "Accept: " + "a/b," * 200,
+    "Authorization: Bearer x",
+    "Authorization: Basic !!!",
+    "X-Forwarded-For: 1.2.3.4",
+    "Expect: nothing",
+    "Content-Type: multipart/form-data",
+    "Content-Type: application/json; charset=x",
+    "Cookie: " + "c" * 3000,
+)
 
 
 @dataclass(frozen=True)
@@ -68,14 +82,15 @@ class RequestMaker:
     def next(self) -> HttpRequest:
         draw = self._random.random()
         if draw < 0.80:
-            return self._proper()
+            return self.proper()
         if draw < 0.92:
             return self._changed()
         return self._raw()
 
     # --- proper ones
 
-    def _proper(self) -> HttpRequest:
+    def proper(self) -> HttpRequest:
+        """Draw a request that must be answered."""
         while True:
             method, path = self._random.choice(self._operations)
             target = PARAMETER.sub(lambda found: self._segment(found.group(1)), path)
@@ -99,23 +114,15 @@ class RequestMaker:
         random = self._random
         if random.random() < 0.6:
             return ""
-        values = ("", "true", "false", *NUMBERS, *NASTY, "persistent://public/default/t")
         pairs = [
-            f"{random.choice(own if own and random.random() < 0.8 else self._queries)}={quote(random.choice(values), safe='%')}"
+            f"{random.choice(own if own and random.random() < 0.8 else self._queries)}={quote(random.choice(VALUES), safe='%')}"
             for _ in range(random.randrange(1, 4))
         ]
         return "?" + "&".join(pairs)
 
     def _headers(self) -> str:
         random = self._random
-        lines = ("Content-Type: application/json", "Accept: */*", "Accept-Encoding: gzip", "Accept: " + "a/b," * 200)
-        lines += ("Authorization: Bearer x", "Authorization: Basic !!!", "X-Forwarded-For: 1.2.3.4", "Expect: nothing")  # type: ignore[assignment]
-        lines += (  # type: ignore[assignment]
-            "Content-Type: multipart/form-data",
-            "Content-Type: application/json; charset=x",
-            "Cookie: " + "c" * 3000,
-        )
-        return "".join(f"{line}\r\n" for line in random.sample(lines, random.choice((0, 0, 1, 1, 2))))
+        return "".join(f"{line}\r\n" for line in random.sample(HEADERS, random.choice((0, 0, 1, 1, 2))))
 
     def _body(self) -> bytes:
         random = self._random
@@ -139,7 +146,7 @@ class RequestMaker:
     # --- others
 
     def _changed(self) -> HttpRequest:
-        proper = self._proper()
+        proper = self.proper()
         data = bytearray(proper.data)
         for _ in range(self._random.choice((1, 1, 2, 6))):
             place = self._random.randrange(min(len(data), 300))

@@ -27,6 +27,13 @@ BUGS = {
     "proxy-address-unguarded": Planted("ERROR task.failed task=proxied-port", {"headers": 600}),
     "proxy-header-timeout": Planted("a connection remains open", {"headers": 1500}),
     "socket-leak": Planted("sockets remain open", {"headers": 600}),
+    "request-fails": Planted("500", {"requests": 3000}),
+    "request-unanswered": Planted("no answer within", {"requests": 600}),
+    "login-cookie-unsigned": Planted("to forged cookie", {"logins": 2000}),
+    "login-nonce-ignored": Planted("302 b'' to callback with odd nonce", {"logins": 4000}),
+    "login-state-ignored": Planted("to forged state", {"logins": 2000}),
+    "logout-ignored": Planted("to session after logout", {"logins": 2000}),
+    "session-of-any-page": Planted("session without the page's header is accepted", {"logins": 2000}),
     "token-claims-type": Planted("ERROR authentication.provider_failed", {"tokens": 600}),
     "token-signature-ignored": Planted("CONNECTED to a token", {"tokens": 600}),
 }
@@ -150,6 +157,105 @@ def _token_signature_ignored() -> None:
         return payload
 
     jwt.PyJWS.decode = lax  # type: ignore[method-assign, assignment]
+
+
+def _request_fails() -> None:
+    """Some names in a path."""
+    from pybroker.admin.http.application import Application
+
+    check = Application._check_header_size
+
+    def check_header_size(self: Any, scope: Any) -> None:
+        check(self, scope)
+        if b"%e2%80%ae" in scope["raw_path"]:
+            raise IndexError("planted")
+
+    Application._check_header_size = check_header_size  # type: ignore[method-assign]
+
+
+def _request_unanswered() -> None:
+    """Some names in a path."""
+    import asyncio
+
+    from pybroker.admin.http.application import Application
+
+    authenticate = Application._authenticate
+
+    async def authenticate_or_wait(self: Any, scope: Any) -> Any:
+        if b"%e2%80%ae" in scope["raw_path"]:
+            await asyncio.Event().wait()
+        return await authenticate(self, scope)
+
+    Application._authenticate = authenticate_or_wait  # type: ignore[method-assign]
+
+
+def _login_cookie_unsigned() -> None:
+    """Any cookie with the fields of a login is accepted."""
+    import hmac
+
+    from pybroker.admin.console import console_login
+
+    class Lax:
+        digest = staticmethod(hmac.digest)
+
+        @staticmethod
+        def compare_digest(one: bytes, other: bytes) -> bool:
+            return len(one) == len(other) == 32 or hmac.compare_digest(one, other)
+
+    console_login.hmac = Lax  # type: ignore[attr-defined, assignment]
+
+
+def _login_nonce_ignored() -> None:
+    from pybroker.auth.openid.login_flow import LoginFlow
+
+    def check(self: Any, token: str, pending: Any) -> None:
+        pass
+
+    LoginFlow._check = check  # type: ignore[method-assign]
+
+
+def _login_state_ignored() -> None:
+    """Any state of the right length is accepted."""
+    import hmac
+
+    from pybroker.admin.console import console_login
+
+    class Lax:
+        digest = staticmethod(hmac.digest)
+
+        @staticmethod
+        def compare_digest(one: bytes, other: bytes) -> bool:
+            return len(one) == len(other) == 64 or hmac.compare_digest(one, other)
+
+    console_login.hmac = Lax  # type: ignore[attr-defined, assignment]
+
+
+def _logout_ignored() -> None:
+    from pybroker.admin.console.console_login import ConsoleLogin
+
+    logout = ConsoleLogin.logout
+
+    async def keep(self: Any, call: Any) -> Any:
+        sessions = self._sessions.copy()
+        response = await logout(self, call)
+        self._sessions = sessions
+        return response
+
+    ConsoleLogin.logout = keep  # type: ignore[method-assign]
+
+
+def _session_of_any_page() -> None:
+    from starlette.datastructures import Headers, MutableHeaders
+
+    from pybroker.admin.console.console_login import ConsoleLogin, _cookie
+
+    def add_credentials(self: Any, scope: Any) -> None:
+        headers = Headers(scope=scope)
+        session = self._sessions.get(_cookie(headers, self._session_name))
+        if session is not None and "authorization" not in headers:
+            MutableHeaders(scope=scope)["authorization"] = f"Bearer {session.token.decode()}"
+
+    ConsoleLogin.add_credentials = add_credentials  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""Hostile frames, HTTP requests, WebSocket sessions, PROXY headers and tokens against running brokers, with an honest client.
+"""Hostile frames, HTTP requests, WebSocket sessions, PROXY headers, tokens and logins against running brokers, beside an
+honest client.
 
-  python -m tests.fuzz_server.run                                        100,000 frames, and 10,000 of each other kind
-  python -m tests.fuzz_server.run --frames 1000000 --requests 100000 --seed 7
+  python -m tests.fuzz_server.run                                        100,000 frames, and 10,000 or more of each other kind
+  python -m tests.fuzz_server.run --frames 1000000 --requests 1000000 --seed 7
   python -m tests.fuzz_server.run --frames 0 --requests 0 --sessions 50000
   python -m tests.fuzz_server.run --bug NAME                             a broker with a planted bug, see planted.py
   python -m tests.fuzz_server.run --keep DIR                             keeps the data and the log there
 
 Frames, requests and sessions go to a broker with default settings and the WebSocket service, with keys and compression. Headers
-and tokens go to a second broker, which expects PROXY headers, and tokens of an identity provider or of its own secret.
+and tokens go to a second broker, which expects PROXY headers, and tokens of an identity provider or of its own secret. Logins
+to the console, and requests of all routes with credentials of all kinds, go to a third broker.
+
+The number of requests includes WebSocket handshakes; that of logins counts their requests.
 
 What must hold, whatever is sent: the broker lives and answers its health check, the honest client goes on and receives what it
 sends, the broker logs no error, needs only so much memory and so many sockets, and answers every proper HTTP request with a
@@ -30,9 +34,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.fuzz_server.attack import attack_with_frames, attack_with_requests
+from tests.fuzz_server.attack import attack_with_frames
 from tests.fuzz_server.edge_attacks import SecuredPorts, attack_with_headers, attack_with_sessions, attack_with_tokens
 from tests.fuzz_server.honest import HonestClient
+from tests.fuzz_server.http_attack import attack_with_requests
+from tests.fuzz_server.login_attack import LoginTarget, attack_with_logins
+from tests.fuzz_server.logins import HOST, PASSWORDS, SUPERUSER
 from tests.fuzz_server.planted import BUGS, PLANTED
 from tests.fuzz_server.tally import Tally
 from tests.fuzz_server.tokens import ROLE, TokenMaker
@@ -40,6 +47,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.credentials import (
     CertificateAuthority,
     data_url,
+    htpasswd,
     private_pem,
     public_pem,
     rsa_key,
@@ -79,10 +87,11 @@ class Counts:
     """How much of each kind is sent."""
 
     frames: int = 0
-    requests: int = 0
+    requests: int = 0  # of HTTP, and handshakes of WebSocket sessions
     sessions: int = 0  # handshakes and frames of WebSocket sessions
     headers: int = 0
     tokens: int = 0
+    logins: int = 0  # requests of logins, and of other routes with credentials
 
 
 @dataclass
@@ -141,6 +150,8 @@ def run(directory: Path, counts: Counts, seed: int, connections: int = 48, bug: 
         _run(broker, {}, bug, outcome, lambda: _attack(broker, outcome, counts, seed, connections))
     if counts.headers or counts.tokens:
         _run_secured(_made(directory / "secured"), counts, seed, connections, bug, outcome)
+    if counts.logins:
+        _run_with_logins(_made(directory / "console"), counts, seed, connections, bug, outcome)
     outcome.took_s = time.monotonic() - started_s
     outcome.faults += [fault for tally in outcome.tallies.values() for fault in tally.faults]
     return outcome
@@ -183,6 +194,38 @@ def _run_secured(directory: Path, counts: Counts, seed: int, connections: int, b
             )
 
         _run(broker, {"Authorization": f"Bearer {own_token}"}, bug, outcome, attack, own_token)
+
+
+def _run_with_logins(directory: Path, counts: Counts, seed: int, connections: int, bug: str, outcome: Outcome) -> None:
+    """Attack a broker whose users sign in to the console with OpenID Connect or with passwords."""
+    authority, secret = CertificateAuthority(directory), secret_key()
+    provider = IdentityProvider("ES256")
+    provider.clients["console"], provider.lifetime_s = "secret of console", 12 * 3600.0
+    with provider.serving(authority.server()):
+        own_token = token(secret, sub=SUPERUSER)
+        settings = provider.login_settings(authority.certificate_path, HOST, "console") | {
+            "authenticationProviders": "token,oidc,basic",
+            "tokenSecretKey": data_url(secret),
+            "basicAuthConf": str(htpasswd(directory, **PASSWORDS)),
+            "basicAuthMaxFailuresPerSecondPerIp": "1000",
+            "consoleOpenIDMaxSessions": "100",
+            "webSocketServiceEnabled": "true",
+            "brokerClientAuthenticationPlugin": "token",
+            "brokerClientAuthenticationParameters": f"token:{own_token}",
+        }
+        broker = BrokerProcess(directory, settings)
+        headers = {"Authorization": f"Bearer {own_token}"}
+
+        async def attack() -> None:
+            target = LoginTarget(
+                broker.http_url,
+                call(f"{broker.http_url}/openapi.json", headers=headers).json,
+                provider,
+                lambda random: TokenMaker(random, provider, secret),
+            )
+            await attack_with_logins(target, counts.logins, seed, connections, outcome.tallies["logins"])
+
+        _run(broker, headers, bug, outcome, attack, own_token)
 
 
 def _made(directory: Path) -> Path:
@@ -243,7 +286,8 @@ async def _attack(broker: BrokerProcess, outcome: Outcome, counts: Counts, seed:
     if counts.requests:
         # The namespaces that frames go to are not those that requests take away.
         document = call(f"{broker.http_url}/openapi.json").json
-        await attack_with_requests(broker.http_url, document, counts.requests, seed, few, tallies["requests"])
+        tally, handshakes = tallies["requests"], tallies["handshakes"]
+        await attack_with_requests(broker.http_url, document, counts.requests, seed, connections, tally, handshakes)
 
 
 @contextlib.contextmanager
@@ -310,7 +354,14 @@ def _judged(broker: BrokerProcess, usage: Usage, headers: dict[str, str]) -> Ite
         yield f"{usage.sockets_after - usage.sockets_before} sockets remain open after the attack"
 
 
-DEFAULT_COUNTS = {"frames": 100_000, "requests": 10_000, "sessions": 10_000, "headers": 10_000, "tokens": 10_000}
+DEFAULT_COUNTS = {
+    "frames": 100_000,
+    "requests": 50_000,
+    "sessions": 10_000,
+    "headers": 10_000,
+    "tokens": 10_000,
+    "logins": 20_000,
+}
 
 
 def main(arguments: list[str]) -> int:

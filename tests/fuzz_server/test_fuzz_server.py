@@ -9,17 +9,21 @@ from tests.fuzz_server.run import Counts, run
 
 @pytest.mark.long
 def test_hostile_frames_and_requests_harm_nobody(tmp_path: Path) -> None:
-    outcome = run(tmp_path, Counts(frames=20_000, requests=3_000, sessions=800, headers=300, tokens=300), seed=1)
+    counts = Counts(frames=20_000, requests=3_000, sessions=800, headers=300, tokens=300, logins=1000)
+    outcome = run(tmp_path, counts, seed=1)
     assert not outcome.faults, "\n".join(outcome.lines())
     assert outcome.honest_messages > 50
     tallies = outcome.tallies
     assert tallies["frames"].answers["SEND_RECEIPT"]
     assert tallies["requests"].answers["200"]
+    assert tallies["handshakes"].answers["101"]
     assert tallies["sessions"].answers["101"]
     assert tallies["sessions"].kinds["valid session"]
     assert tallies["headers"].answers["CONNECTED"]
     assert tallies["tokens"].answers["CONNECTED"]
     assert tallies["tokens"].answers["401"]
+    assert tallies["logins"].answers["302"]
+    assert tallies["logins"].kinds["session after logout"]
 
 
 @pytest.mark.cluster

@@ -1,13 +1,18 @@
 """What is drawn for a fuzz run: the same for a seed, of every kind, and never what would hurt all."""
 
+import asyncio
 import time
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from tests.fuzz_server.frames import FIELDS, OF_CLIENTS, FrameMaker
+from tests.fuzz_server.http_attack import AnswerReader, Ended, KeptConnection, Target
 from tests.fuzz_server.http_requests import HURTS_ALL, RequestMaker
+from tests.fuzz_server.logins import Begun, LoginMaker, request
 from tests.fuzz_server.proxy_headers import HeaderMaker
+from tests.fuzz_server.tally import Tally
 from tests.fuzz_server.tokens import TokenMaker
 from tests.fuzz_server.websocket_sessions import SessionMaker, masked
 from tests.support.credentials import secret_key
@@ -130,3 +135,59 @@ def test_provider_accepts_only_tokens_that_may_be_accepted(tmp_path: Path) -> No
     assert {token.kind for token in accepted} >= {"valid", "odd claims"}
     assert not [token for token in accepted if token.accepted is False]
     assert {token.kind for token in drawn} > {token.kind for token in accepted}
+
+
+def test_every_kind_of_callback_and_credentials_is_drawn() -> None:
+    maker = LoginMaker(Random(1), TokenMaker(Random(1), IdentityProvider("ES256"), secret_key()))
+    begun, other = (Begun(f"cookie-of-{name}" * 5, name * 64, f"code-{name}") for name in "ab")
+    callbacks = [maker.callback(begun, other) for _ in range(500)]
+    assert {each.kind for each in callbacks} == {
+        *("forged state", "code of another login", "odd code", "error", "cookie of another login", "forged cookie"),
+        "changed cookie",
+    }
+    own = f"Cookie: pybroker-login={begun.cookie}".encode()
+    assert not [each for each in callbacks if each.kind == "changed cookie" and each.cookie == own]
+    attempts = [maker.credentials("0" * 64) for _ in range(500)]
+    kinds = {attempt.kind for attempt in attempts}
+    assert kinds >= {"no credentials", "session", "changed session", "password", "wrong password", "token, valid"}
+    assert {attempt.accepted for attempt in attempts} == {True, False, None}
+
+
+async def test_answers_are_read_in_any_pieces_and_after_the_end() -> None:
+    first = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b; Path=/\r\nContent-Length: 3\r\n\r\nabc"
+    second = b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\nconnection: close\r\n\r\n2\r\nde\r\n1\r\nf\r\n0\r\n\r\n"
+    for size in (1, 7, 1000):
+        reader, data = AnswerReader(), first + second
+        for start in range(0, len(data), size):
+            reader.data_received(data[start : start + size])
+        reader.connection_lost(None)
+        answers = [await reader.next(), await reader.next()]
+        assert [(each.status, each.body, each.closes) for each in answers] == [
+            (200, b"abc", False),
+            (404, b"def", True),
+        ]
+        assert answers[0].cookies() == {"a": "b"}
+        with pytest.raises(Ended):
+            await reader.next()
+
+
+async def test_requests_after_an_answer_that_closes_are_sent_again() -> None:
+    heads = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 431 Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        tally = Tally()
+        target = Target("127.0.0.1", server.sockets[0].getsockname()[1], tally)
+        connection = KeptConnection(target)
+        requests = [request("a", f"/{number}") for number in range(4)]
+        answers = await connection.send(requests)
+        connection.close()
+    assert [answer and answer.status for answer in answers] == [200, 431, 200, 431]
+    assert heads == [each.data for each in requests]
+    assert (tally.connections, tally.closed_by_broker, tally.faults) == (2, 2, [])

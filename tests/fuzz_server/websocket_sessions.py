@@ -331,7 +331,7 @@ class SessionMaker:
             ]
             if self._is_compressed:
                 kinds += [
-                    ("compressed too large", self._bomb),
+                    *[("compressed too large", self._bomb)] * 6,
                     *[("damaged compression", lambda role: self._with_changed_bytes(self._compressed(role)))] * 2,
                 ]
         drawn = (random.choice(kinds) for _ in range(count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from tests.unit.admin.fake_broker import Served, served
 
+from pybroker.admin.http.protocol import HttpProtocol
 from pybroker.errors import AuthorizationError, CannotListen, StoreError
 from pybroker.waiting.fair_shares import Holder
 
@@ -32,6 +34,19 @@ async def exchange(http: Served, sent: bytes) -> bytes:
 async def test_an_unknown_path_is_404_with_a_reason(http: Served) -> None:
     answer = await http.call("GET", "/admin/v2/nothing")
     assert (answer.status, "/admin/v2/nothing" in answer.reason) == (404, True)
+
+
+async def test_closed_connection_is_freed_without_garbage_collection(http: Served) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            await exchange(http, b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        for _ in range(3):
+            await asyncio.sleep(0)  # connection_lost, and the end of the request's task
+        assert not [each for each in gc.get_objects() if isinstance(each, HttpProtocol)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("server", [b"", b"http://127.0.0.1:8080", b"HTTPS://some.where"])

@@ -76,7 +76,7 @@ class IdentityProvider:
         """The user that the login page signs in; None: the login is refused."""
         self.id_token_claims: dict[str, Any] = {}
         """Claims that replace those of ID tokens."""
-        self._codes: dict[str, dict[str, str]] = {}
+        self._codes: dict[str, tuple[dict[str, str], dict[str, Any]]] = {}
 
     def add_key(self, algorithm: str, key_id: str) -> None:
         self.keys[key_id] = new_key(algorithm), algorithm
@@ -198,7 +198,7 @@ class IdentityProvider:
             }
             send(handler, {"issuer": self.issuer, **{name: self.issuer + path for name, path in endpoints.items()}})
         elif path.startswith(AUTHORIZE):
-            self._authorize(handler, path)
+            send(handler, b"", 302, Location=self.authorized(path))
         elif path == KEYS:
             send(handler, {"keys": self.published})
         elif path == TOKEN:
@@ -206,21 +206,22 @@ class IdentityProvider:
         else:
             send(handler, {"error": "not found"}, 404)
 
-    def _authorize(self, handler: http.server.BaseHTTPRequestHandler, path: str) -> None:
-        """Sign in `user` without asking, and send the browser back."""
-        form = {name: values[0] for name, values in parse_qs(urlsplit(path).query).items()}
+    def authorized(self, address: str, **claims: Any) -> str:
+        """Sign in `user` without asking. Return the address to which the browser is sent back from the login page `address`.
+        `claims` replace those of the ID token of this login.
+        """
+        form = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         self.authorize_requests.append(form)
         assert form["response_type"] == "code"
         assert form["code_challenge_method"] == "S256"
         code = secrets.token_urlsafe(8)
-        self._codes[code] = form
+        self._codes[code] = form, claims
         answer = {"state": form["state"], **({"error": "access_denied"} if self.user is None else {"code": code})}
-        location = f"{form['redirect_uri']}?{urlencode(answer)}"
-        send(handler, b"", 302, Location=location)
+        return f"{form['redirect_uri']}?{urlencode(answer)}"
 
     def _issue_to_user(self, form: dict[str, str]) -> dict[str, object] | None:
         """Return the answer for the code of a login; None if the code, its verifier or the client is wrong."""
-        login = self._codes.pop(form.get("code", ""), None)
+        login, claims = self._codes.pop(form.get("code", ""), (None, {}))
         digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
         challenge = urlsafe_b64encode(digest).rstrip(b"=").decode()
         client_id = form.get("client_id", "")
@@ -231,7 +232,8 @@ class IdentityProvider:
             or self.clients.get(client_id) != form.get("client_secret")
         ):
             return None
-        token = self.token(str(self.user), aud=client_id, nonce=login["nonce"], **self.id_token_claims)
+        changes = {"aud": client_id, "nonce": login["nonce"]} | self.id_token_claims | claims
+        token = self.token(str(self.user), **changes)
         return {"id_token": token, "access_token": "opaque", "token_type": "Bearer"}
 
     def _issue(self, handler: http.server.BaseHTTPRequestHandler, body: bytes) -> None:

@@ -22,10 +22,13 @@ def check_size(token: bytes) -> None:
 
 def json_object(content: bytes) -> Claims | None:
     """Return the JSON object in `content`; None for anything else. NaN and Infinity are refused, because such an expiry
-    time would never pass.
+    time would never pass, and so are unpaired surrogates, because a role with one could not be stored or shown.
     """
     try:
-        found = json.loads(content, parse_constant=_no_number)
+        text = content.decode()
+        found = json.loads(text, parse_constant=_no_number)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()  # raises UnicodeEncodeError for an unpaired surrogate
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -1,7 +1,7 @@
 """Encryption and decryption of messages by the client, with the keys of a key reader.
 
-The key reader and RSA run in a thread of the caller's executor, and AES on the event loop. Data keys of received messages
-are cached, so only the first message of each data key waits for the thread.
+The key reader and its keys are used in a thread of the caller's executor, and AES on the event loop. Data keys of received
+messages are cached, so only the first message of each data key waits for the thread.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class PublicKey(NamedTuple):
     """A public key for encryption."""
 
     pem: bytes
-    """An RSA public key, or an X.509 certificate with one, in PEM format."""
+    """An RSA or EC public key, or an X.509 certificate with one, in PEM format."""
     metadata: Mapping[str, str] = NO_METADATA
     """Stored with each message, and given to the key reader that decrypts the message, for example a version of the
     key.
@@ -40,6 +40,6 @@ class CryptoKeyReader(ABC):
 
     @abstractmethod
     def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes | None:
-        """Return the RSA private key with this name in PEM format; None if it is unknown. `name` and `metadata` are from
+        """Return the RSA or EC private key with this name in PEM format; None if it is unknown. `name` and `metadata` are from
         a message, so they may be any text.
         """

@@ -1,6 +1,7 @@
 """Encryption and decryption of payloads in the format of Pulsar's clients.
 
-    metadata   encryption_keys: for each public key its name, and the data key encrypted by it (RSA, OAEP with SHA-1)
+    metadata   encryption_keys: for each public key its name, and the data key encrypted by it: with an RSA key by OAEP
+               with SHA-1, with an EC key by ECIES (`ecies.py`)
                encryption_param: the nonce, 12 bytes
     payload    the compressed payload encrypted by the data key (AES-GCM), followed by the tag, 16 bytes
 
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.padding import MGF1, OAEP
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -26,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from cryptography.x509 import load_pem_x509_certificate
 from google.protobuf.message import DecodeError
 
+from pybroker.encryption import ecies
 from pybroker.encryption.crypto_key_reader import PublicKey
 from pybroker.encryption.encryption_errors import CannotDecrypt, CannotEncrypt
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -36,7 +39,7 @@ PrivateKeys = Callable[[str, Mapping[str, str]], bytes | None]
 MAX_DATA_KEYS = 1000
 """Number of data keys in the cache. Producers change their data key every few hours."""
 MAX_KEYS_TRIED = 16
-"""Maximum keys tried for one entry, because each needs an RSA decryption."""
+"""Maximum keys tried for one entry, because each needs a decryption by a private key."""
 MAX_PRIVATE_KEYS = 100
 """Number of loaded private keys in the cache."""
 DATA_KEY_BITS = 256
@@ -78,7 +81,7 @@ class PayloadEncryptor:
         data_key = AESGCM.generate_key(DATA_KEY_BITS)
         self._data_key = AESGCM(data_key)
         self._sealed = [
-            SealedKey(name, _public_key(name, key.pem).encrypt(data_key, _OAEP), key.metadata)
+            SealedKey(name, _sealed(_public_key(name, key.pem), data_key), key.metadata)
             for name, key in public_keys.items()
         ]
 
@@ -104,7 +107,11 @@ class PayloadEncryptor:
         return self._data_key.encrypt(nonce, payload, None)
 
 
-def _public_key(name: str, pem: bytes) -> RSAPublicKey:
+def _sealed(key: RSAPublicKey | EllipticCurvePublicKey, data_key: bytes) -> bytes:
+    return key.encrypt(data_key, _OAEP) if isinstance(key, RSAPublicKey) else ecies.seal(key, data_key)
+
+
+def _public_key(name: str, pem: bytes) -> RSAPublicKey | EllipticCurvePublicKey:
     try:
         is_certificate = b"BEGIN CERTIFICATE" in pem
         key = load_pem_x509_certificate(pem).public_key() if is_certificate else load_pem_public_key(pem)
@@ -112,8 +119,8 @@ def _public_key(name: str, pem: bytes) -> RSAPublicKey:
         raise CannotEncrypt(
             f"the public key {name!r} is neither a public key nor a certificate in PEM format"
         ) from error
-    if not isinstance(key, RSAPublicKey):
-        raise CannotEncrypt(f"the public key {name!r} is not an RSA key: only RSA keys are supported")
+    if not isinstance(key, RSAPublicKey | EllipticCurvePublicKey):
+        raise CannotEncrypt(f"the public key {name!r} is neither an RSA key nor an EC key")
     return key
 
 
@@ -128,7 +135,7 @@ class Decryptor:
     def __init__(self, private_keys: PrivateKeys) -> None:
         self._private_keys = private_keys
         self._data_keys: OrderedDict[bytes, AESGCM] = OrderedDict()
-        self._loaded: OrderedDict[bytes, RSAPrivateKey] = OrderedDict()
+        self._loaded: OrderedDict[bytes, RSAPrivateKey | EllipticCurvePrivateKey] = OrderedDict()
 
     def decrypt(self, metadata_bytes: bytes, payload: bytes) -> bytes:
         """Decrypt a payload. Raises CannotDecrypt; its text contains the names of the keys that were tried."""
@@ -183,7 +190,11 @@ class Decryptor:
         if private is None:
             return None
         try:
-            return AESGCM(private.decrypt(key.value, _OAEP))
+            return AESGCM(
+                private.decrypt(key.value, _OAEP)
+                if isinstance(private, RSAPrivateKey)
+                else ecies.unseal(private, key.value)
+            )
         except ValueError:
             return None
 
@@ -193,7 +204,7 @@ class Decryptor:
         except OSError as error:
             raise CannotDecrypt(f"the private key for {key.key!r} cannot be read: {error.strerror}") from error
 
-    def _private_key(self, name: str, pem: bytes) -> RSAPrivateKey:
+    def _private_key(self, name: str, pem: bytes) -> RSAPrivateKey | EllipticCurvePrivateKey:
         digest = sha256(pem).digest()
         if digest in self._loaded:
             return self._loaded[digest]
@@ -201,8 +212,8 @@ class Decryptor:
             private = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise CannotDecrypt(f"the private key for {name!r} is not in PEM format without a password") from error
-        if not isinstance(private, RSAPrivateKey):
-            raise CannotDecrypt(f"the private key for {name!r} is not an RSA key: only RSA keys are supported")
+        if not isinstance(private, RSAPrivateKey | EllipticCurvePrivateKey):
+            raise CannotDecrypt(f"the private key for {name!r} is neither an RSA key nor an EC key")
         self._loaded[digest] = private
         if len(self._loaded) > MAX_PRIVATE_KEYS:
             self._loaded.popitem(last=False)

@@ -330,6 +330,10 @@ class WebSocketConnection(UpgradedConnection):
         self._parts = []
         self._unparsed = b""
         self._release_frame_memory()
+        # Session and connection refer to each other, and so do the parts of the parser. Without these cycles, they are freed
+        # before the next full collection.
+        self._receiver = self._reading = None
+        self._protocol.parser.close()
 
     def _closing(self, code: int, reason: str) -> None:
         """End the session. The closing handshake continues until the connection is lost."""

@@ -205,3 +205,11 @@ def test_claims_and_headers_nested_without_end_are_refused() -> None:
     assert_refused(provider(), signed(deep), "not a JWT")
     header = base64.urlsafe_b64encode(f'{{"alg":"HS256","x":{deep}'.encode()).rstrip(b"=").decode()
     assert_refused(provider(), f"{header}.e30.AAAA", "not a JWT")
+
+
+@pytest.mark.parametrize(
+    "written", ['{"sub":"\\ud800"}', '{"sub":"app","x":{"\\udfff":1}}', '{"sub":"\\ud83d\\u0041"}']
+)
+def test_claims_with_an_unpaired_surrogate_are_refused(written: str) -> None:
+    assert_refused(provider(), signed(written), "not a JWT")
+    assert role_of(provider(), signed('{"sub":"\\ud83d\\ude00"}')) == "\N{GRINNING FACE}"

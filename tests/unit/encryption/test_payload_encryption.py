@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from tests.support.credentials import private_pem, public_pem, rsa_key
 
 from pybroker.encryption import payload_encryption
@@ -92,31 +92,40 @@ def test_message_with_many_keys_costs_a_limited_number_of_decryptions() -> None:
     assert len(tried) == payload_encryption.MAX_KEYS_TRIED
 
 
-def certificate(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+def certificate(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "k")])
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).serial_number(1)
     builder = builder.public_key(key.public_key()).not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    algorithm = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    return builder.sign(key, algorithm).public_bytes(serialization.Encoding.PEM)
 
 
-def test_public_key_may_be_a_certificate() -> None:
-    metadata, payload = encrypted({"k": PublicKey(certificate(rsa_key()))})
-    assert opened(metadata, payload, {"k": private_pem(rsa_key())}) == b"secret"
+@pytest.mark.parametrize("key", [rsa_key(), ec.generate_private_key(ec.SECP256R1())], ids=["rsa", "ec"])
+def test_public_key_may_be_a_certificate(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:
+    metadata, payload = encrypted({"k": PublicKey(certificate(key))})
+    assert opened(metadata, payload, {"k": private_pem(key)}) == b"secret"
 
 
-ELLIPTIC = ec.generate_private_key(ec.SECP256R1())
+OTHER_KIND = ed25519.Ed25519PrivateKey.generate()
+"""A key that signs only."""
+OTHER_PRIVATE = OTHER_KIND.private_bytes(
+    serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+)
+OTHER_PUBLIC = OTHER_KIND.public_key().public_bytes(
+    serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+)
 
 
 @pytest.mark.parametrize(
-    "pem", [b"", b"no PEM", private_pem(rsa_key()), public_pem(ELLIPTIC), certificate(ELLIPTIC), b"\xff" * 100]
+    "pem", [b"", b"no PEM", private_pem(rsa_key()), OTHER_PUBLIC, certificate(OTHER_KIND), b"\xff" * 100]
 )
 def test_unusable_public_key_is_refused_with_its_name(pem: bytes) -> None:
     with pytest.raises(CannotEncrypt, match="'k'"):
         PayloadEncryptor({"k": PublicKey(pem)})
 
 
-@pytest.mark.parametrize("pem", [b"", b"no PEM", public_pem(rsa_key()), private_pem(ELLIPTIC)])
+@pytest.mark.parametrize("pem", [b"", b"no PEM", public_pem(rsa_key()), OTHER_PRIVATE])
 def test_unusable_private_key_is_refused_with_its_name(pem: bytes) -> None:
     metadata, payload = encrypted({"k": PublicKey(public_pem(rsa_key()))})
     with pytest.raises(CannotDecrypt, match="'k'"):

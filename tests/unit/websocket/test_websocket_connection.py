@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import tracemalloc
+import weakref
 import zlib
 from dataclasses import replace
 from itertools import pairwise
@@ -69,6 +71,7 @@ class Receiver(TextReceiver):
         self.texts: list[bytes] = []
         self.binaries = self.writables = 0
         self.ends: list[int] = []
+        self.connection: WebSocketConnection | None = None  # of a session, which refers to it
 
     def text_received(self, text: bytes) -> None:
         self.texts.append(text)
@@ -260,6 +263,22 @@ async def test_lost_connection_ends_session_once() -> None:
     line.lose()
     line.lose()
     assert line.receiver.ends == [CloseCode.ABNORMAL_CLOSURE]
+
+
+async def test_lost_connection_is_freed_without_garbage_collection() -> None:
+    line = Line(idle_s=10)
+    line.receiver.connection = line.connection
+    line.send(Frame(Opcode.TEXT, b"{}"))
+    await line.answers()
+    freed = weakref.ref(line.connection), weakref.ref(line.receiver), weakref.ref(line.connection._protocol)
+    gc.collect()
+    gc.disable()
+    try:
+        line.lose()
+        del line
+        assert [each() for each in freed] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 async def test_connection_whose_client_does_not_read_is_not_read() -> None:

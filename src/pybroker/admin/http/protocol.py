@@ -114,8 +114,12 @@ class HttpProtocol(H11Protocol, Upgrade):
         if self.timeout_keep_alive_task is not None:  # uvicorn keeps it after an error
             self.timeout_keep_alive_task.cancel()
         self._stop_head_timer()
-        if self._upgraded is not None:
-            self._upgraded.connection_lost()
+        upgraded, self._upgraded = self._upgraded, None
+        if upgraded is not None:
+            upgraded.connection_lost()
+        # Requests refer to this object by their scope. Without these cycles, it is freed before the next full collection.
+        self.app_state = {}
+        self.scope = self.cycle = None  # type: ignore[assignment]
         if not self._all.connections:
             self._all.all_closed.set()
 

@@ -107,7 +107,7 @@ class LoginFlow:
             except DownloadFailed as error:
                 raise AuthenticationError(f"the identity provider did not accept the login: {error}") from None
         token = answer.get("id_token")
-        if not isinstance(token, str):
+        if not isinstance(token, str) or not token.isascii():
             raise AuthenticationError("the identity provider sent no ID token: consoleOpenIDScope must contain openid")
         self._check(token, pending)
         return token.encode()

@@ -67,11 +67,20 @@ class DelayedEvents:
         """Drop all waiting events, because the connection is lost."""
         self._waiting.clear()
 
+    def stop(self) -> None:
+        """Drop all events, also those that arrive later, because the consumer is closed."""
+        self._waiting.clear()
+        self._handle = _drop  # so that the consumer is freed without a full garbage collection
+
     def drop_entries(self) -> int:
         """Drop the waiting entries, which the broker sends again. Return their number of messages."""
         dropped = [event for event in self._waiting if isinstance(event, ReceivedEntry)]
         self._waiting = deque(event for event in self._waiting if not isinstance(event, ReceivedEntry))
         return sum(messages_of(entry.data) for entry in dropped)
+
+
+def _drop(event: Event, data_keys: Sequence[AESGCM]) -> None:
+    pass
 
 
 def _metadata_of_encrypted(event: Event) -> pb.MessageMetadata | None:

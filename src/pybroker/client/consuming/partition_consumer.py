@@ -549,7 +549,7 @@ class PartitionConsumer(ConnectionUser):
     def stop(self) -> None:
         self._is_closed = True
         if self._delayed is not None:
-            self._delayed.clear()
+            self._delayed.stop()
         if self._nack_timer is not None:
             self._nack_timer.cancel()
 
