@@ -220,7 +220,7 @@ async def test_time_to_live_is_named_as_the_reason() -> None:
         await world.until(lambda: not world.subscription().backlog_entries)
         (found,) = await world.of_message(sent)
         assert found["code"] == "expired"
-        assert "messageTTLInSeconds" in found["sentence"]
+        assert "policy messageTTL" in found["sentence"]
 
 
 async def test_what_was_trimmed_says_so_with_its_ledger(world: Explained) -> None:

@@ -162,7 +162,7 @@ async def test_with_one_active_consumer_the_list_is_what_was_read_for_it_and_is_
     assert (old["total"], [each["messageId"] for each in old["messages"]]) == (1, [str(positions[1])])
     found = (await broker.rest("GET", f"{AT}/explain?consumer=c")).json
     assert found["findings"][0]["since"] == now_ms - 2000
-    assert "which it has for 2.0 s" in found["findings"][0]["sentence"]
+    assert "delivered 2.0 s ago" in found["findings"][0]["sentence"]
     assert found["findings"][0]["evidence"]["entries"] == 4
     answer = await broker.rest("GET", f"{AT}/unacked?hash=7")
     assert answer.status == 412

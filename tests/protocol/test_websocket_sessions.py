@@ -569,7 +569,7 @@ async def test_consumer_that_does_not_read_stops_requesting_and_continues_later(
         async with session(broker.admin_url, f"v2/producer/{TOPIC}?compressionType=LZ4") as producer:
             for _ in range(count):
                 await producer.publish(payload)
-        await waits_for(broker, "consumerStats", "does not read")
+        await waits_for(broker, "consumerStats", "the client to read")
         stats = (await rest(broker, "GET", f"/admin/v2/{TOPIC}/stats")).json
         (shown,) = stats["subscriptions"]["s"]["consumers"]
         assert shown["availablePermits"] == 0
