@@ -348,7 +348,7 @@ class Code(Enum):
         "A transaction is open: messages from its first message on are not delivered until it has ended.",
         (
             "End the transaction in the program that began it. If that program has ended, "
-            "abort the transaction here, or wait for its timeout."
+            "abort the transaction (`pybroker transactions abort`), or wait for its timeout."
         ),
     )
     MEMORY_BUDGET = (

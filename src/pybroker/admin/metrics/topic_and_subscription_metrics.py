@@ -144,7 +144,7 @@ class DeliverySums(NamedTuple):
 
 
 class SingleValues(NamedTuple):
-    """Values of one topic that cannot be summed."""
+    """Values of one topic that cannot be summed over topics."""
 
     pulsar_average_msg_size: float
     pulsar_publish_rate_limit_times: int
@@ -221,7 +221,9 @@ def delivery_sums(subscriptions: Collection[SubscriptionBase], delivered: Sequen
 
 
 def single_values(snapshot: TopicSnapshot, rates: TopicRates) -> SingleValues:
-    """Return the values of a topic that cannot be summed. A non-persistent topic has no backlog quotas."""
+    """Return the values of a topic that cannot be summed over topics. A non-persistent topic has no backlog: its quota
+    and age are 0, and its time limit is -1.
+    """
     policies, is_stored = snapshot.policies, snapshot.ledger is not None
     return SingleValues(
         pulsar_average_msg_size=rates.average_message_bytes,

@@ -263,8 +263,8 @@ def out_of_batch(asked: MessageQuestion) -> Reasons | Want | None:
 
 
 def hidden(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report a marker, or a message of an aborted transaction, which consumers never receive. Return None for other
-    messages.
+    """Return the finding about a marker or a message of an aborted transaction, which consumers never receive; None for
+    other messages. Return `Want.ENTRY` if the caller must read the entry first.
     """
     if not asked.topic.ledger.read_limit.is_hidden(asked.position):
         return None

@@ -36,7 +36,7 @@ BEYOND_END = 416
 
 
 class RestSource(EntrySource):
-    """The common part of the entry sources that use the broker's REST API: everything except reading entries."""
+    """The common part of the entry sources that use the broker's REST API. Subclasses implement `read_stored`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -67,8 +67,8 @@ class RestSource(EntrySource):
         return plans
 
     def read(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Read as documented in `EntrySource.read`. Messages of aborted transactions and markers are flagged in the
-        runs.
+        """Yield these entries as `EntrySource.read` documents, from `read_stored` of the subclass. Messages of aborted
+        transactions and markers are marked as hidden in the runs.
         """
         return self._hidden.marked(entries, self.read_stored(entries))
 
