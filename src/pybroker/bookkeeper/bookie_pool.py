@@ -168,8 +168,8 @@ class BookiePool:
         return self._quarantine.contains(bookie_id, self._clock.monotonic_ms())
 
     async def probe(self, bookie_id: str) -> None:
-        """Try a separate connection to a bookie, and record if the bookie responds. A failed attempt does not count as
-        a failure of the bookie.
+        """Send a request to a bookie on a separate connection. If the bookie responds, it counts as working again. If it
+        does not respond, nothing changes.
         """
         address = self._registry.address_of(bookie_id) or address_in_id(bookie_id)
         if address is None or self.is_closing:

@@ -37,8 +37,8 @@ class LedgerMetadataStore(ABC):
 
     @abstractmethod
     async def delete(self, ledger_id: int) -> None:
-        """Delete the metadata of the ledger; bookies free the space of its entries later. Unknown ids are ignored.
-        Raises MetadataUnknown.
+        """Delete the metadata of the ledger; bookies free the space of its entries later. The id of a
+        missing ledger is ignored. Raises MetadataUnknown if it is unknown whether the metadata were deleted.
         """
 
     @abstractmethod
