@@ -154,7 +154,7 @@ def test_a_connection_that_is_lost_fails_its_task_and_doubles_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "write_parts", lost_behind_the_fifth)
-        with pytest.raises(WriteFailed, match="not answered"):
+        with pytest.raises(WriteFailed, match="not confirmed"):
             batch.task(0, range(200))
     assert batch.commit(batch.task(0, range(200)))
     assert stored(broker, topic) == once(range(200))
