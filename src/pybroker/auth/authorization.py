@@ -154,9 +154,11 @@ class AuthorizationService:
         return holder_of_role(role, is_operator=is_operator)
 
     async def learn(self, principal: Principal) -> None:
-        """Ask the provider whether the roles of `principal` are superusers, and remember the answers for decisions that
-        cannot wait, such as `holder`. After the provider has once answered with a delay, ask in the background and
-        return at once.
+        """Ask the provider whether the roles of `principal` are superusers, and remember the answers for methods that
+        cannot wait: `holder` and `is_known_to_use`.
+
+        If the provider has ever answered with a delay, return without waiting for the answer. Until the answer arrives,
+        these methods treat an unknown role as one that is not a superuser.
         """
         if not self.enabled or principal is None:
             return

@@ -95,8 +95,11 @@ class DeliveryTimes:
         return now_ms if self.is_strict else now_ms + self.tick_ms
 
     def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
-        """Return when the subscription looks for due entries next, in milliseconds since 1970: at `due_ms`, but at most
-        once per tick. With strict times, entries may be late by one tick.
+        """Return when the subscription looks for due entries next, after it did so at `last_alarm_ms`; `due_ms` is when
+        the next entry is due. All times are milliseconds since 1970.
+
+        With strict times, this is at most once per tick: an entry may be up to one tick late, and is never early.
+        Otherwise it is `due_ms`.
         """
         return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
 
