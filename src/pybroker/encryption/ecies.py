@@ -1,4 +1,4 @@
-"""Encryption of data keys by EC keys: the cipher `ECIES` of BouncyCastle, as Pulsar's Java client uses it.
+"""Encryption of data keys with EC keys: the cipher `ECIES` of BouncyCastle, as Pulsar's Java client uses it.
 
 sealed     V | C | T
 V          the ephemeral public key, an uncompressed point
