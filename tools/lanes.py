@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,11 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
 MARKERS = {"clients": ("java", "go", "promtool"), "analytics": ("spark", "java"), LONG: ("spark", "java", "go")}
 """For each lane, the test markers that need programs which a machine may lack. Other lanes have none."""
 NO_TEST_SELECTED = 5
+TEST_LIMIT_S = 600
+"""A test that runs longer is ended with its process, and the stacks of all threads are printed."""
+SILENT_S = 900.0
+"""A command that prints nothing for this time is ended. It is longer than `TEST_LIMIT_S`."""
+POLL_S = 1.0
 COUNTED = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected)\b")
 LEAST_JAVA = 17
 
@@ -175,7 +181,9 @@ def java_version() -> int:
 def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[str]) -> Outcome:
     outcome = Outcome(lane)
     is_long = lane == LONG
-    parallel = ["-n", str(workers), *(["--dist", "loadfile"] if lane in BY_FILE else [])]
+    # After the loss of a test process, the distribution by files repeats the test or waits for ever: the run ends.
+    parallel = ["-n", str(workers), "--max-worker-restart=0", *(["--dist", "loadfile"] if lane in BY_FILE else [])]
+    limits = ["-o", f"faulthandler_timeout={TEST_LIMIT_S}", "-o", "faulthandler_exit_on_timeout=true"]
     own = ["long", f"not {CLUSTER}"] if is_long else ["not long"]
     chosen = " and ".join([*own, *(f"not {marker}" for marker in missing)])
     parts = [[*parallel, *(files_with_long_tests() if is_long else arguments_of(lane))]]
@@ -183,7 +191,9 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
         parts.insert(0, ["-n", "0", *LONG_ALONE])
     for part in parts:
         last = run_and_show(
-            [sys.executable, "-m", "pytest", *part, "-m", chosen, *more], outcome, is_fine=(0, NO_TEST_SELECTED)
+            [sys.executable, "-m", "pytest", *part, *limits, "-m", chosen, *more],
+            outcome,
+            is_fine=(0, NO_TEST_SELECTED),
         )
         for count, word in COUNTED.findall(last):
             outcome.counts[word] = outcome.counts.get(word, 0) + int(count)
@@ -194,18 +204,38 @@ def run_tests(lane: str, workers: int, missing: dict[str, str], more: Iterable[s
 
 
 def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ...]) -> str:
-    """Run `command`, print its output, and return the last line of the output. Record a failure in `outcome`."""
-    last = ""
-    started_s = time.monotonic()
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    """Run `command`, print its output as it comes, and return the last line of the output.
+
+    Record a failure in `outcome` if the exit code is not one of `is_fine`, or if the command prints nothing for
+    `SILENT_S`: it is ended then. Processes that the command has left behind may keep the output open, so only the end
+    of the command itself counts.
+    """
+    output = bytearray()
+    started_s = last_output_s = time.monotonic()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            last = line if line.strip() else last
+        pipe = process.stdout.fileno()
+        while True:
+            has_ended = process.poll() is not None
+            if select.select([pipe], [], [], 0 if has_ended else POLL_S)[0]:
+                part = os.read(pipe, 1 << 16)
+                if not part:
+                    break
+                output += part
+                sys.stdout.write(part.decode(errors="replace"))
+                sys.stdout.flush()
+                last_output_s = time.monotonic()
+            elif has_ended:
+                break
+            elif time.monotonic() - last_output_s > SILENT_S:
+                process.kill()
+                sys.stdout.write(f"\n{command[0]} printed nothing for {SILENT_S:g} s and was ended\n")
+                outcome.is_failed = True
+                break
     outcome.is_failed |= process.returncode not in is_fine
     outcome.took_s += time.monotonic() - started_s
-    return last
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 def run_commands(lane: str, workers: int) -> Outcome:

@@ -78,3 +78,34 @@ def test_lane_without_selected_tests_is_no_failure(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(lanes, "LANES", {"unit": ("empty",)})
     monkeypatch.setattr(lanes, "missing_programs", lambda markers, jars: {})
     assert lanes.main(["unit", "-p", "no:cacheprovider", "-q"]) == 0
+
+
+def test_test_that_hangs_ends_the_run_with_its_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients" / "test_one.py").write_text(
+        "import subprocess, threading\n\ndef test_a(): pass\n\ndef test_that_hangs():\n"
+        "    subprocess.Popen(['sleep', '20'])  # keeps the output open\n    threading.Event().wait(60)\n\ndef test_c(): pass\n"
+    )
+    monkeypatch.setattr(lanes, "ROOT", tmp_path)
+    monkeypatch.setattr(lanes, "LANES", {"clients": ("clients",)})
+    monkeypatch.setattr(lanes, "TEST_LIMIT_S", 1)
+    monkeypatch.setattr(lanes, "missing_programs", lambda markers, jars: {})
+    assert lanes.main(["clients", "-p", "no:cacheprovider"]) == 1
+    printed = capsys.readouterr().out
+    assert "in test_that_hangs" in printed
+    assert "Total: 1 passed, 1 failed, 0 skipped" in printed
+
+
+def test_command_that_prints_nothing_is_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lanes, "COMMANDS", {"silent": (("python", "-c", "import time; time.sleep(60)"),)})
+    monkeypatch.setattr(lanes, "LANES", {})
+    monkeypatch.setattr(lanes, "SILENT_S", 0.5)
+    monkeypatch.setattr(lanes, "POLL_S", 0.1)
+    assert lanes.main(["silent"]) == 1
+    printed = capsys.readouterr().out
+    assert "printed nothing for 0.5 s and was ended" in printed
+    assert "silent     FAILED" in printed
