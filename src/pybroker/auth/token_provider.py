@@ -109,7 +109,8 @@ class TokenProvider(AuthenticationProvider):
             return
         if self._settings.audience not in token_claims.audiences(claims, self._settings.audience_claim):
             raise AuthenticationError(
-                "the token's audience is not the tokenAudience of the broker", "INVALID_AUDIENCES"
+                "the token's audience is not the value of tokenAudience in the broker's configuration",
+                "INVALID_AUDIENCES",
             )
 
 

@@ -116,7 +116,9 @@ class Coordinators:
             return await (await self._connection(coordinator)).request(command)
         except (TransactionCoordinatorNotFound, ServiceNotReady) as error:
             self._connected.pop(coordinator, None)
-            raise ConnectionLost(f"transaction coordinator {coordinator} may have moved: {error}") from error
+            raise ConnectionLost(
+                f"transaction coordinator {coordinator} is not available at this broker and may have moved to another one: {error}"
+            ) from error
 
     async def _connection(self, coordinator: int) -> Connection:
         async with self._connecting.held(coordinator):

@@ -27,8 +27,8 @@ def broker_client_access(config: BrokerConfig, addresses: LookupResult) -> Acces
     if not url:
         kind = "pulsar+ssl" if config.broker_client_tls_enabled else "pulsar"
         raise AccessRefused(
-            f"the broker has no {kind} port for the client that connects to its own cluster: change "
-            "brokerClientTlsEnabled"
+            f"the broker's own client, which calls the brokers of the cluster, needs a {kind} port, but this broker has none: "
+            "change brokerClientTlsEnabled, or configure the port"
         )
     parameters = config.broker_client_authentication_parameters
     token: Secret | None = None

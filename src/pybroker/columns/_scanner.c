@@ -907,7 +907,7 @@ static PyObject *gather_checked(Py_buffer *sources, Py_ssize_t source_count, con
     total = measure(sources, source_count, source, at, sizes, count, &null_count);
     Py_END_ALLOW_THREADS
     if (total < 0) {
-        PyErr_SetString(PyExc_ValueError, total == -1 ? "a location is outside its source" : "more bytes than an Arrow array can hold");
+        PyErr_SetString(PyExc_ValueError, total == -1 ? "a location is outside its source" : "the values of the column have more bytes than an Arrow array can hold");
         return NULL;
     }
     PyObject *validity = null_count ? PyBytes_FromStringAndSize(NULL, (count + 7) / 8) : Py_NewRef(Py_None);

@@ -40,7 +40,7 @@ def unseal(private_key: ec.EllipticCurvePrivateKey, sealed: bytes) -> bytes:
     point_bytes = 1 + 2 * ((private_key.curve.key_size + 7) // 8)
     data_bytes = len(sealed) - point_bytes - MAC_BYTES
     if not 0 < data_bytes <= MAX_DATA_BYTES or sealed[0] != _UNCOMPRESSED:
-        raise ValueError("the length or the form of the point is wrong")
+        raise ValueError("the encrypted data has a wrong length, or does not begin with an uncompressed point")
     point, content, mac = sealed[:point_bytes], sealed[point_bytes:-MAC_BYTES], sealed[-MAC_BYTES:]
     # Raises ValueError for a point that is not on the curve.
     ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(private_key.curve, point)

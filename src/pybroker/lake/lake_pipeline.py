@@ -167,8 +167,8 @@ class LakePipeline:
             self._epoch = taken.epoch
             return
         raise LakeError(
-            f"the pipeline could not begin in table {self._table.name}: other processes committed first "
-            f"{MAX_CONFLICTS} times. No data was lost; try again later"
+            f"the pipeline could not store its lease in table {self._table.name}: {MAX_CONFLICTS} consecutive commits "
+            "conflicted with commits of other processes. No data was lost; try again later"
         )
 
     def _conflicted(self, attempt: int) -> None:

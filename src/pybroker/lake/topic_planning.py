@@ -65,8 +65,8 @@ class SourcePlanner(Planner):
         if lost and not self._selection.skips_loss:
             shown = "; ".join(sentence for _, sentence in lost[:5])
             raise DataLoss(
-                f"entries after the table's positions are lost: {shown}. Continue without them with --on-data-loss skip; "
-                "longer retention, or a subscription that holds the backlog (--progress-subscription), avoids it"
+                f"entries after the table's positions are lost: {shown}. Continue without them with --on-data-loss skip. "
+                "To prevent such losses, use longer retention, or a subscription that holds the backlog (--progress-subscription)"
             )
         for topic, sentence in lost:
             logs.warning("lake.entries_lost", topic=topic, lost=sentence)

@@ -324,7 +324,8 @@ class Code(Enum):
         "Acknowledgements cannot be stored, because the bookies of the cursor's ledger do not respond.",
         (
             "Start the named bookies, or repair the network between them and the broker. Clients that wait for a confirmation of "
-            "their acknowledgements then get it. If the broker restarts before that, it delivers these messages again."
+            "their acknowledgements then get it. If the broker restarts before that, it delivers the messages of these "
+            "acknowledgements again."
         ),
     )
     READ_FAILED = (
@@ -336,7 +337,7 @@ class Code(Enum):
         "transaction-end-pending",
         (
             "A transaction is ending, or its state is unknown. Until the topic has stored the end of the transaction, consumers "
-            "receive no messages after its first message."
+            "receive no messages after the first message of the transaction."
         ),
         (
             "Wait: delivery continues when the transaction coordinator has notified the topic. If this lasts, run `pybroker "
@@ -347,8 +348,9 @@ class Code(Enum):
         "transaction-open",
         "A transaction is open: messages from its first message on are not delivered until it has ended.",
         (
-            "End the transaction in the program that began it. If that program has ended, "
-            "abort the transaction (`pybroker transactions abort`), or wait for its timeout."
+            "End the transaction in the program that began it. If that program has ended, abort the transaction (`pybroker "
+            "transactions abort`), or wait for its timeout. Only a Java broker can end a transaction that a Java broker "
+            "opened: if none runs, stop the pybrokers and run a Java broker until the timeout."
         ),
     )
     MEMORY_BUDGET = (
@@ -519,7 +521,10 @@ class Code(Enum):
     BEHIND_TRANSACTION = (
         "behind-transaction",
         "The message is after the first message of an open transaction: it is delivered when that transaction has ended.",
-        "End the open transaction in the program that began it, or abort it here if that program has ended.",
+        (
+            "End the open transaction in the program that began it. If that program has ended, abort the transaction "
+            "(`pybroker transactions abort`). If a Java broker opened it, follow the finding transaction-open of the subscription."
+        ),
     )
     OUTSIDE_HASH_RANGES = (
         "outside-hash-ranges",

@@ -128,7 +128,9 @@ class TransactionLog(ManagedLedgerListener):
         self._fail(error)
 
     def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
-        raise AssertionError("an append to the transaction log has more than one entry")
+        raise AssertionError(
+            "the ledger split an append to the transaction log, although each append has only one entry"
+        )
 
     def fenced(self, error: LedgerFenced) -> None:
         self._fail(error)

@@ -47,7 +47,7 @@ class Permits(Admissions[Holder, None]):
             whose = "" if full.is_newcomer else ", and most requests are from this client"
             raise NoPermit(f"the queue of waiting requests is full{whose}") from None
         except TimeoutError as error:
-            raise NoPermit(f"the request waited for {timeout_s:g} s without a permit") from error
+            raise NoPermit(f"the request has waited for {timeout_s:g} s, its time limit") from error
         try:
             yield
         finally:

@@ -262,7 +262,7 @@ class Call:
             return None
         opened = body.count(b"[") + body.count(b"{")
         if opened > FREE_VALUES and len(body) < opened * SMALLEST_VALUE_BYTES:
-            raise BadBody("the request body cannot be decoded: its JSON consists mostly of brackets")
+            raise BadBody("the request body cannot be decoded: its JSON has too many arrays and objects for its size")
         try:
             given = msgspec.json.decode(body)
             if given is None:

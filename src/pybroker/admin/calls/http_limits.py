@@ -38,6 +38,8 @@ LOOKS_AT_ONCE = 4
 megabytes.
 """
 
+_LIMITS = "(limits: httpMaxPendingRequests and httpPendingRequestTimeoutMs)"
+
 T = TypeVar("T")
 
 
@@ -120,7 +122,7 @@ class Share:
                 yield
         except NoPermit as error:
             raise AdminError(
-                503, f"The broker cannot decode another large JSON body now: {error}", RETRY_AFTER_S
+                503, f"The broker cannot decode another large JSON body now {_LIMITS}: {error}", RETRY_AFTER_S
             ) from error
         finally:
             holding.close()
@@ -137,7 +139,9 @@ class Share:
             async with limits.looks.held(self.holder, limits.timeout_s):
                 return await in_slices(steps, clock)
         except NoPermit as error:
-            raise AdminError(503, f"The broker cannot run another long query now: {error}", RETRY_AFTER_S) from error
+            raise AdminError(
+                503, f"The broker cannot run another long query now {_LIMITS}: {error}", RETRY_AFTER_S
+            ) from error
 
     async def _hold(self, part: Part[object], size_bytes: int, what: str, key: str) -> Holding:
         limits = self.limits

@@ -94,7 +94,12 @@ class BulkReads:
         except NoPermit as error:
             self.refused += 1
             raise AdminError(
-                429, f"The broker cannot begin more bulk reads now (maxConcurrentBulkReads): {error}", RETRY_AFTER_S
+                429,
+                (
+                    "The broker cannot begin more bulk reads now (limits: maxConcurrentBulkReads, maxPendingBulkReads and "
+                    f"bulkReadPendingTimeoutMs): {error}"
+                ),
+                RETRY_AFTER_S,
             ) from error
 
     @asynccontextmanager

@@ -72,7 +72,8 @@ class MetricsRoutes:
                 503,
                 (
                     "The broker cannot send /metrics to more clients at the same time "
-                    f"(metricsMaxConcurrentRequests): {error}"
+                    "(limits: metricsMaxConcurrentRequests, metricsMaxPendingRequests and metricsServletTimeoutMs): "
+                    f"{error}"
                 ),
                 RETRY_AFTER_S,
             ) from error

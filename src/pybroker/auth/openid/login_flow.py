@@ -123,9 +123,14 @@ class LoginFlow:
             or not hmac.compare_digest(nonce.encode(), pending.nonce.encode())
         ):
             raise AuthenticationError("the ID token belongs to another login (its nonce differs): log in again")
-        if claims.get("iss") != self._issuer or self._client_id not in token_claims.audiences(claims, "aud"):
+        if claims.get("iss") != self._issuer:
             raise AuthenticationError(
-                "the issuer of the ID token is not consoleOpenIDIssuer, or its audience is not consoleOpenIDClientId"
+                f"the issuer (iss) of the ID token is {str(claims.get('iss'))[:200]!r}, but must be {self._issuer!r}, the value "
+                "of consoleOpenIDIssuer"
+            )
+        if self._client_id not in token_claims.audiences(claims, "aud"):
+            raise AuthenticationError(
+                "the audience (aud) of the ID token does not contain the value of consoleOpenIDClientId"
             )
 
     async def _endpoint(self, name: str) -> str:
@@ -149,7 +154,10 @@ class LoginFlow:
         except DownloadFailed as error:
             raise AuthenticationError(f"the identity provider cannot be reached: {error}") from None
         if document.get("issuer") != self._issuer:
-            raise AuthenticationError(f"the issuer in the document at {url} is not consoleOpenIDIssuer")
+            raise AuthenticationError(
+                f"{url}: the member 'issuer' of this document is {str(document.get('issuer'))[:200]!r}, but must be "
+                f"{self._issuer!r}, the value of consoleOpenIDIssuer"
+            )
         return document
 
     @contextmanager

@@ -80,7 +80,8 @@ class OtherBrokers:
         name = topic_in(bundle)
         if name is None:
             raise ServiceNotReady(
-                f"bundle {bundle} cannot be looked up: the broker found no topic name with a hash in the range of the bundle"
+                f"bundle {bundle} cannot be looked up: the lookup needs a topic name with a hash in the range of the "
+                "bundle, and the broker found none"
             )
         authoritative = "true" if is_authoritative else "false"
         path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}"

@@ -269,8 +269,8 @@ class TopicTransactions(CursorOwner):
         buffer = self.buffer
         if buffer is None:
             raise PersistenceError(
-                f"the end of transaction {txn} on topic {self._topic.name} cannot be stored, because the cursor of the "
-                "topic is missing: try again"
+                f"the end of transaction {txn} on topic {self._topic.name} cannot be stored, because the topic's cursor "
+                f"{TRANSACTIONS_CURSOR}, which stores the state of its transactions, could not be created: try again"
             )
         await self._end(buffer, txn, action)
         for late in buffer.raise_low_water_mark(txn.most, low_water_mark):

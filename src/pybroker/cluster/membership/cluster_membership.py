@@ -189,8 +189,8 @@ class ClusterMembership:
         if is_heartbeat_namespace(namespace):
             if local_name not in registrations:
                 raise ServiceNotReady(
-                    f"bundle {bundle} cannot be assigned: only broker {local_name} may serve it, and this broker "
-                    "is not registered"
+                    f"bundle {bundle} cannot be assigned: only broker {local_name} may serve it, and "
+                    f"{local_name} is not registered"
                 )
             return registrations[local_name].broker
         chosen = self.assignment.choose(

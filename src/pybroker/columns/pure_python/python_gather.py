@@ -37,7 +37,7 @@ def gather(
             pieces.append(views[which][start : start + size])
             total += size
             if total > MAX_SIZE:
-                raise ValueError("more bytes than an Arrow array can hold")
+                raise ValueError("the values of the column have more bytes than an Arrow array can hold")
         offsets[number + 1] = total
     is_there = sizes >= 0
     null_count = len(at) - int(is_there.sum())

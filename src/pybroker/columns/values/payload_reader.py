@@ -191,7 +191,10 @@ def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
     for field in fields:
         other = taken.setdefault(field.name.lower(), f"the field {field.name!r}")
         if other != f"the field {field.name!r}":
-            raise UnreadableSchema(f"the field {field.name!r} and {other} cannot be distinguished as columns")
+            raise UnreadableSchema(
+                f"the field {field.name!r} and {other} have names that differ at most in upper and lower case, "
+                "so they cannot both be columns"
+            )
     return fields
 
 

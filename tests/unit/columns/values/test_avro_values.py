@@ -312,7 +312,7 @@ def doubling(levels: int) -> Any:
         (RECURSIVE, "contains itself"),
         (deep(80), "deeper than 64"),
         (doubling(40), "more than 20000"),
-        (record(("A", "int"), ("a", "int")), "cannot be distinguished"),
+        (record(("A", "int"), ("a", "int")), "cannot both be columns"),
         (record(("__key", "int")), "the metadata column __key"),
         (record(("__Error", "int")), "the metadata column __error"),
         ({"type": "record"}, "no `name`"),
