@@ -457,7 +457,7 @@ class Code(Enum):
     CONSUMER_STARTING = (
         "consumer-starting",
         "A consumer has just become the active consumer and waits for the failover delay.",
-        "Wait: the consumer starts by itself after the delay (activeConsumerFailoverDelayTimeMillis).",
+        "Wait: the consumer receives messages after the delay (activeConsumerFailoverDelayTimeMillis).",
     )
     READING = (
         "reading",
@@ -489,8 +489,8 @@ class Code(Enum):
         "chunks-missing",
         "A consumer has some chunks of a message, and the others have not been published.",
         (
-            "Check whether the producer of the large message still runs: the consumer "
-            "discards the incomplete message after its own timeout."
+            "Check whether the producer of the large message still runs. If the missing chunks are not published, the consumer's "
+            "client discards the incomplete message after a timeout (an option of the client)."
         ),
     )
     DELAYED = (

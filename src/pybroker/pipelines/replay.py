@@ -198,7 +198,8 @@ def _require_deduplication(where: SourceOptions, target_admin_url: str | None, t
     url = target_admin_url or where.access.admin_url
     if not url:
         raise WrongOptions(
-            f"the deduplication policy of topic {target} is requested over HTTP: set --target-admin-url, or {advice}"
+            f"the deduplication policy of topic {target} cannot be read without the HTTP address of the "
+            f"broker: set --target-admin-url, or {advice}"
         )
     with closing(RestClient(replace(where.access, admin_url=url), where.patience_s)) as rest:
         try:

@@ -95,8 +95,8 @@ class Marks:
             if takes_over:
                 return False
             raise InvalidTxnStatus(
-                f"the sink {label.sink} belongs to the writer {mark.writer!r}, so the broker cannot "
-                f"distinguish the batches of {label.writer!r} from repeated batches: use another name for this "
+                f"the sink {label.sink} belongs to the writer {mark.writer!r}, so the broker could "
+                f"mistake batches of {label.writer!r} for repeated batches of {mark.writer!r}: use another name for this "
                 "sink, or take over the sink when the other writer has ended permanently"
             )
         return label.batch <= mark.batch

@@ -93,7 +93,7 @@ class BytesShape(Shape):
         length, place = read_one_long(data, place, end)
         if not 0 <= length <= end - place:
             raise BadBytes(
-                "a string or bytes value is longer than the rest of the payload, which is damaged or has another schema"
+                "a string or bytes value is longer than the rest of the payload: the payload is damaged or has another schema"
             )
         return place + length
 
@@ -223,7 +223,7 @@ class ListShape(Shape):
         if wrong_claims.any():
             lanes.fail(
                 wrong_claims,
-                "a list has more items than the rest of the payload can contain, which is damaged or has another schema",
+                "a list has more items than the rest of the payload can contain: the payload is damaged or has another schema",
             )
             counts[wrong_claims] = 0
         return counts
@@ -295,7 +295,7 @@ class ListShape(Shape):
                     raise BadBytes("a list claims a negative size: the payload is damaged or has another schema")
             if count > self._most_items(end - place, total):
                 raise BadBytes(
-                    "a list has more items than the rest of the payload can contain, which is damaged or has another schema"
+                    "a list has more items than the rest of the payload can contain: the payload is damaged or has another schema"
                 )
             total += count
             place = self._walk_items(data, place, end, count, bounds)

@@ -152,7 +152,7 @@ class Lanes:
         if wrong.any():
             self.fail(
                 wrong,
-                "a string or bytes value is longer than the rest of the payload, which is damaged or has another schema",
+                "a string or bytes value is longer than the rest of the payload: the payload is damaged or has another schema",
             )
             length[wrong] = 0
         return length

@@ -169,8 +169,9 @@ class BatchOrder:
         """
         if not any(generation >= first_generation for generation in generations):
             raise DamagedJournal(
-                f"journal/ contains no file of the last run (generation {first_generation} or later), which did not stop cleanly:"
-                f" all data since the last checkpoint, from batch {self.next_sequence} on, is missing. {HOW_TO_GO_ON}",
+                f"journal/ contains no file of the last run (generation {first_generation} or later). The last run did "
+                f"not stop cleanly, so all data since the last checkpoint, from batch "
+                f"{self.next_sequence} on, is missing. {HOW_TO_GO_ON}",
                 "journal",
             )
 

@@ -39,9 +39,7 @@ class PositionMap:
         """Convert the position of an entry. Raises StoreError if its ledger is not copied."""
         target = self._exact.get(position.ledger_id)
         if target is None:
-            raise StoreError(
-                f"entry {position} is in a ledger that the managed ledger info does not list, so the entry cannot be copied"
-            )
+            raise StoreError(f"entry {position} cannot be copied: its ledger is missing in the topic's list of ledgers")
         return Position(target, position.entry_id)
 
     def state(self, state: bytes) -> bytes:
