@@ -124,11 +124,10 @@ def open_store(
                 raise
             # a power failure may have removed them from the journal
             logs.warning("segment.entries_cut", reason=str(error))
-        replayed = _replay(
+        extents, deleted = _replay(
             environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced
         )
-        extents = replayed.extents
-        missing.check_after_replay(extents, replayed.deleted_ledgers)
+        missing.check_after_replay(extents, deleted)
         if facts.is_clean and facts.sequence != covered_sequence:
             logs.error(
                 "checkpoint.clean_mark_wrong",
@@ -325,8 +324,8 @@ def _replay(
     stats: StoreStats,
     *,
     is_synced: bool,
-) -> _ReplayStore:
-    """Replay the whole journal; the result has the extents afterwards and the deleted ledgers. Raises DamagedJournal.
+) -> tuple[dict[int, LedgerExtent], set[int]]:
+    """Replay the whole journal. Return the extents afterwards, and the deleted ledgers. Raises DamagedJournal.
 
     A second thread stores one file while this one reads and applies the next, because half of each is waiting for the
     device.
@@ -371,7 +370,7 @@ def _replay(
     stats.recovered_entries = replay.entry_count
     stats.recovered_bytes = replay.size_bytes
     stats.dropped_entries_of_deleted_ledgers = replay.dropped_entry_count
-    return store
+    return store.extents, store.deleted_ledgers
 
 
 def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
