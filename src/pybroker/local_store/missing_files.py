@@ -98,8 +98,8 @@ class MissingFiles:
         """Raise MissingData for missing ledgers that the replay of the journal cannot restore, because they were
         created before the last checkpoint.
 
-        `is_table_last`: `checkpoint.db` contains all transactions that `journal.end` mentions. If it then records a
-        clean stop, this was the last stop of the store.
+        `is_table_last`: `checkpoint.db` contains all transactions that `journal.end` mentions. A clean stop that
+        `checkpoint.db` records was then the last stop, so an empty ledgers directory proves a loss.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
             raise MissingData(

@@ -247,9 +247,9 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the lowest id of the ledgers that must exist if the metadata lists them, for a run that begins with
-    `facts`. A ledger with a lower id may be missing although the metadata lists it, because a run without journal sync
-    may have created it.
+    """Return the lowest id of the ledgers that must exist if the metadata lists them. A ledger with a lower id may be
+    missing, because a run without journal sync may have created it. If this run is not synced, return
+    NAMES_NOT_CERTAIN, which is above all ids. `facts`: the values at the start of this run.
     """
     if not is_synced:
         return NAMES_NOT_CERTAIN
