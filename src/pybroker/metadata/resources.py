@@ -183,7 +183,7 @@ class Resources:
         """Read the bundle boundaries of a namespace from the store instead of the cache, without waiting for changes in
         progress.
 
-        Return None if the namespace does not exist or its document cannot be read. Raises StoreError.
+        Return None if the namespace does not exist, or if its document in a shared store is invalid. Raises StoreError.
         """
         path, local_path = metadata_paths.policies(namespace), metadata_paths.local_policies(namespace)
         found, found_local = await self._store.values_of([path, local_path])
