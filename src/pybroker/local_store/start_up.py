@@ -124,8 +124,11 @@ def open_store(
                 raise
             # a power failure may have removed them from the journal
             logs.warning("segment.entries_cut", reason=str(error))
-        extents = _replay(environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced)
-        missing.check_after_replay(extents)
+        replayed = _replay(
+            environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced
+        )
+        extents = replayed.extents
+        missing.check_after_replay(extents, replayed.deleted_ledgers)
         if facts.is_clean and facts.sequence != covered_sequence:
             logs.error(
                 "checkpoint.clean_mark_wrong",
@@ -322,8 +325,8 @@ def _replay(
     stats: StoreStats,
     *,
     is_synced: bool,
-) -> dict[int, LedgerExtent]:
-    """Replay the whole journal and return the extents afterwards. Raises DamagedJournal.
+) -> _ReplayStore:
+    """Replay the whole journal; the result has the extents afterwards and the deleted ledgers. Raises DamagedJournal.
 
     A second thread stores one file while this one reads and applies the next, because half of each is waiting for the
     device.
@@ -368,7 +371,7 @@ def _replay(
     stats.recovered_entries = replay.entry_count
     stats.recovered_bytes = replay.size_bytes
     stats.dropped_entries_of_deleted_ledgers = replay.dropped_entry_count
-    return store.extents
+    return store
 
 
 def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
@@ -397,11 +400,13 @@ class _ReplayStore:
         self._directory = directories.ledgers
         self._table = table
         self.extents = dict(extents)  # the committed ones
+        self.deleted_ledgers: set[int] = set()
 
     def store(self, facts: dict[str, int], replayed: Replayed) -> None:
         self.extents.update(dict.fromkeys(replayed.created_ledgers, EMPTY_EXTENT))
         for ledger_id in replayed.deleted_ledgers:
             self.extents.pop(ledger_id, None)
+        self.deleted_ledgers |= replayed.deleted_ledgers
         shelf = CursorRegistry(facts["cursor_number"])
         for record in replayed.cursor_records:
             shelf.apply(record)
