@@ -98,8 +98,8 @@ class MissingFiles:
         """Raise MissingData for missing ledgers that the replay of the journal cannot restore, because they were
         created before the last checkpoint.
 
-        `is_table_last`: `checkpoint.db` contains all transactions that `journal.end` mentions. If it then records a
-        clean stop, this was the last stop of the store.
+        `is_table_last`: `checkpoint.db` contains all transactions that `journal.end` mentions. A clean stop that
+        `checkpoint.db` records was then the last stop, so an empty ledgers directory proves a loss.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
             raise MissingData(
@@ -110,9 +110,13 @@ class MissingFiles:
         self._looked_at = {ledger_id for ledger_id in self._named if ledger_id < end_id}
         self._decide(self.missing_without_row(self._looked_at - extents.keys()))
 
-    def check_after_replay(self, extents: Mapping[int, LedgerExtent]) -> None:
-        """Raise MissingData for entries that are still missing after the replay of the journal."""
-        rest = self._named.keys() - self._looked_at - extents.keys()
+    def check_after_replay(self, extents: Mapping[int, LedgerExtent], deleted: Collection[int]) -> None:
+        """Raise MissingData for entries that are still missing after the replay of the journal.
+
+        `deleted`: the ledgers that the replay has deleted with their files. The entries of a ledger that the journal
+        deletes are not missing, although outdated metadata may still list the ledger.
+        """
+        rest = self._named.keys() - self._looked_at - extents.keys() - set(deleted)
         self._decide(self.missing_without_row(rest) + self.missing_with_row(extents))
 
     def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:

@@ -124,8 +124,10 @@ def open_store(
                 raise
             # a power failure may have removed them from the journal
             logs.warning("segment.entries_cut", reason=str(error))
-        extents = _replay(environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced)
-        missing.check_after_replay(extents)
+        extents, deleted = _replay(
+            environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced
+        )
+        missing.check_after_replay(extents, deleted)
         if facts.is_clean and facts.sequence != covered_sequence:
             logs.error(
                 "checkpoint.clean_mark_wrong",
@@ -245,9 +247,9 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the lowest id of the ledgers that must exist if the metadata lists them, for a run that begins with
-    `facts`. A ledger with a lower id may be missing although the metadata lists it, because a run without journal sync
-    may have created it.
+    """Return the lowest id of the ledgers that must exist if the metadata lists them. A ledger with a lower id may be
+    missing, because a run without journal sync may have created it. If this run is not synced, return
+    NAMES_NOT_CERTAIN, which is above all ids. `facts`: the values at the start of this run.
     """
     if not is_synced:
         return NAMES_NOT_CERTAIN
@@ -322,8 +324,8 @@ def _replay(
     stats: StoreStats,
     *,
     is_synced: bool,
-) -> dict[int, LedgerExtent]:
-    """Replay the whole journal and return the extents afterwards. Raises DamagedJournal.
+) -> tuple[dict[int, LedgerExtent], set[int]]:
+    """Replay the whole journal. Return the extents afterwards, and the deleted ledgers. Raises DamagedJournal.
 
     A second thread stores one file while this one reads and applies the next, because half of each is waiting for the
     device.
@@ -368,7 +370,7 @@ def _replay(
     stats.recovered_entries = replay.entry_count
     stats.recovered_bytes = replay.size_bytes
     stats.dropped_entries_of_deleted_ledgers = replay.dropped_entry_count
-    return store.extents
+    return store.extents, store.deleted_ledgers
 
 
 def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
@@ -397,11 +399,13 @@ class _ReplayStore:
         self._directory = directories.ledgers
         self._table = table
         self.extents = dict(extents)  # the committed ones
+        self.deleted_ledgers: set[int] = set()
 
     def store(self, facts: dict[str, int], replayed: Replayed) -> None:
         self.extents.update(dict.fromkeys(replayed.created_ledgers, EMPTY_EXTENT))
         for ledger_id in replayed.deleted_ledgers:
             self.extents.pop(ledger_id, None)
+        self.deleted_ledgers |= replayed.deleted_ledgers
         shelf = CursorRegistry(facts["cursor_number"])
         for record in replayed.cursor_records:
             shelf.apply(record)

@@ -213,6 +213,27 @@ async def test_file_of_a_ledger_that_the_journal_deletes_is_not_missed() -> None
     await store.close()
 
 
+@pytest.mark.parametrize("is_file_there", [True, False])
+async def test_ledger_of_outdated_metadata_that_the_journal_deletes_is_not_missed(is_file_there: bool) -> None:
+    """The file may still be there: the store removes it after the record of the deletion is durable."""
+    store = await opened(FaultDisk())
+    ledger_id = await appended(store, b"first")
+    await store.seal(ledger_id)
+    assert await store._checkpointer.run()
+    path = segment_path(LEDGERS, ledger_id)
+    data = store._disk.read_whole(path.name)  # type: ignore[attr-defined]
+    await store.delete_ledger(ledger_id)
+    disk = store._disk.after_kill()  # type: ignore[attr-defined]
+    await store.close()
+    assert not disk.exists(path)
+    if is_file_there:
+        disk.open_for_write(path).write_at((data,), 0, durable=True)
+    store = await opened(disk, named={ledger_id: 1})
+    assert ledger_id not in await store.list_ledgers()
+    assert not disk.exists(path)
+    await store.close()
+
+
 async def sealed(*payloads: bytes) -> tuple[FaultDisk, int]:
     """Return the disk of a store that stopped cleanly with a sealed ledger, and the ledger."""
     store = await opened(FaultDisk())
