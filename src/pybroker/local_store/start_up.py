@@ -41,7 +41,7 @@ from pybroker.local_store.journal.journal_files import (
 )
 from pybroker.local_store.journal.journal_recovery import BatchOrder, DamagedJournal, Replay, Replayed, scan_file
 from pybroker.local_store.ledger_ids import LEDGER_ID_BLOCK
-from pybroker.local_store.missing_files import MissingFiles, require_none
+from pybroker.local_store.missing_files import MissingEntries, MissingFiles, require_none
 from pybroker.local_store.segments.segment_tail import Leftovers, UnknownEntries, held_entries
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
 from pybroker.local_store.store_counters import StoreStats
@@ -116,9 +116,11 @@ def open_store(
             BatchOrder(facts.sequence, is_synced=is_synced).require_files(facts.first_generation, generations)
         missing = MissingFiles(disk, directories.ledgers, known.entry_counts, segments, facts.first_named_ledger_id)
         is_table_last = end is None or end.commit <= facts.commit
-        missing.check_before_replay(facts, extents, is_table_last=is_table_last)
+        absent = missing.absent_before_replay(facts, extents, is_table_last=is_table_last)
         try:
-            _check_leftovers(disk, directories, facts, extents, segments, generations, missing, is_synced=is_synced)
+            _check_leftovers(
+                disk, directories, facts, extents, segments, generations, missing, absent, is_synced=is_synced
+            )
         except UnknownEntries as error:
             if is_synced:
                 raise
@@ -265,11 +267,13 @@ def _check_leftovers(
     segments: Mapping[int, int],
     generations: Mapping[int, str],
     missing: MissingFiles,
+    absent: Collection[MissingEntries],
     *,
     is_synced: bool,
 ) -> None:
     """Check segment files before any change. Raises UnknownEntries for an entry that neither extent nor journal
-    contains, MissingData if a file ends before its extent and the journal does not delete the ledger.
+    contains, MissingData if a file ends before its extent or entries are `absent`, and the journal does not delete the
+    ledger.
 
     Such files exist only after a crash during a checkpoint, or after a deletion. Only then the journal is read twice.
     """
@@ -280,10 +284,11 @@ def _check_leftovers(
         if (size > extents[ledger_id].end_offset if ledger_id in extents else ledger_id > newest)
     ]
     short = missing.short_files(extents)
-    if not suspects and not short:
+    if not suspects and not short and not absent:
         return
     order = BatchOrder(facts.sequence, is_synced=is_synced)
     known = dict(extents)
+    deleted: set[int] = set()
     ends = {ledger_id: extent.entry_count for ledger_id, extent in extents.items()}
     for generation, name in sorted(generations.items()):
         if generation < facts.first_generation:
@@ -293,6 +298,7 @@ def _check_leftovers(
             live = order.live_batches(name, scan_file(data, generation, order.next_sequence))
         except (LayoutError, DamagedJournal):
             require_none(short)
+            missing.check_absent(absent, ())
             return  # the replay reports the error
         for batch in live:
             body = memoryview(data)[batch.body_offset : batch.body_offset + batch.body_length]
@@ -303,7 +309,9 @@ def _check_leftovers(
                     known[ledger_id], ends[ledger_id] = EMPTY_EXTENT, 0
                 else:
                     known.pop(ledger_id, None)
+                    deleted.add(ledger_id)
     require_none([found for found in short if found.ledger_id in known])
+    missing.check_absent(absent, deleted)
     for ledger_id in suspects:
         if (extent := known.get(ledger_id)) is None:
             continue  # sealed or deleted, so never written again
