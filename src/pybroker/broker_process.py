@@ -348,7 +348,9 @@ class Broker:
         self._tasks.start(delete_orphaned_ledgers(ledger_store, leftovers), "leftovers")
 
     def own_collector(self) -> None:
-        """Control Python's garbage collection. Only for a broker that is alone in its process."""
+        """Replace Python's settings for garbage collection by the policy in `GarbagePolicy`. Only for a broker that is
+        alone in its process.
+        """
         service = self.service
         stats = self.runtime.stats
         policy = GarbagePolicy(stats, self.runtime.clock, lambda: stats.topic_loads - len(service.loaded.persistent))

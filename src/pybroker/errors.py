@@ -191,7 +191,7 @@ class StoreError(Exception):
     """The error for clients, with its code and HTTP status. Subclasses may replace it."""
 
     def answer(self, what: str = "") -> BrokerError:
-        """Return the error for the client. `what`: the object, if the text does not contain it."""
+        """Return the error for the client. `what`: a prefix of its text, such as `the acknowledgement is not stored: `."""
         return self.told_as(f"{what}{self}")
 
 

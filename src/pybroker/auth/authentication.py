@@ -126,7 +126,7 @@ class AuthenticationService:
         self, headers: Mapping[str, str], peer_certificate: PeerCertificate | None, query_token: str = ""
     ) -> tuple[str, bytes]:
         """Return the method and credentials of an HTTP request: from the Authorization header, else the token in the
-        query, else the client certificate.
+        query, else the client certificate. Without any of these, the method is `none`.
 
         `headers` must have lower-case names or ignore case. Raises AuthenticationError if the header is malformed.
         """

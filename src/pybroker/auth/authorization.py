@@ -132,20 +132,21 @@ class AuthorizationService:
         return True
 
     async def may_use(self, owner: str | None, principal: Principal) -> bool:
-        """Return whether `principal` may use an object that the role `owner` owns; None: the object has no owner."""
+        """Return whether `principal` may use an object that the role `owner` owns; True if `owner` is None."""
         return owner is None or owner == client_role(principal) or await self.may_all(principal)
 
     def is_known_to_use(self, owner: str | None, principal: Principal) -> bool:
-        """Return the result of `may_use` without waiting, by the last answers of the provider. Called for each message
-        of a transaction.
+        """Return the result of `may_use` without waiting, by the last answers of the provider. A role without an answer
+        is not a superuser. Called for each message of a transaction.
         """
         if owner is None or owner == client_role(principal):
             return True
         return all(self._is_known_superuser(each) for each in self._checked(principal))
 
     def holder(self, principal: Principal, nameless: str) -> Holder:
-        """Return the account for fair shares and queues: the client's role, or `nameless` (such as its address) if it
-        has no role. Whether the role is a superuser is decided by the last answers of the provider; see `learn`.
+        """Return the account to which queued requests and limited resources are charged: the client's role, or
+        `nameless` (such as its address) if it has no role. `is_operator` is set for a superuser, according to the last
+        answers of the provider; see `learn`.
         """
         role = client_role(principal)
         if role is None:
@@ -157,8 +158,8 @@ class AuthorizationService:
         """Ask the provider whether the roles of `principal` are superusers, and remember the answers for methods that
         cannot wait: `holder` and `is_known_to_use`.
 
-        If the provider has ever answered with a delay, return without waiting for the answer. Until the answer arrives,
-        these methods treat an unknown role as one that is not a superuser.
+        If the provider has ever failed to answer immediately, ask in the background and return at once. Until the
+        answer arrives, these methods treat an unknown role as one that is not a superuser.
         """
         if not self.enabled or principal is None:
             return
@@ -225,8 +226,8 @@ class AuthorizationService:
             self._being_learned.discard(role)
 
     def with_original_principal(self, role: str | None, original: str, *, may_be_equal: bool = False) -> Principal:
-        """Return the principal of a client that authenticated as `role`. For a proxy role, `original` is the role of
-        the proxy's client, and the principal has both roles; otherwise it is `role`.
+        """Return the principal of a client that authenticated as `role`. If `role` is a proxy role and `original`
+        names the role of the proxy's client, the principal has both roles. Otherwise the principal is `role`.
 
         Raises AuthorizationError for an invalid combination, with Pulsar's text; see `refusal_of_roles`. If
         authorization is disabled, `original` is ignored for a role that is no proxy role.

@@ -46,7 +46,7 @@ QUESTIONS = (
 
 
 class AuthorizationProvider(ABC):
-    """Rules of one kind. `role` is None for a client without a role.
+    """Base class of authorization providers. `role` is None for a client without a role.
 
     The `require` methods return nothing for a permission, and raise AuthorizationError with a reason for the client and
     the log. A question without an answer within `authorizationTimeoutMillis` is cancelled, and the client receives

@@ -36,7 +36,7 @@ class KnownSuperusers:
         return [role for role, is_superuser in self._answers.items() if is_superuser]
 
     def forget_others(self) -> None:
-        """Forget the answers of roles that are no superusers."""
+        """Forget the answers about roles that are not superusers."""
         for role in [role for role, is_superuser in self._answers.items() if not is_superuser]:
             del self._answers[role]
 

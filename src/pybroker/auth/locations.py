@@ -55,8 +55,8 @@ def decoded_base64(data: bytes) -> bytes | None:
 
 
 def looks_like_path(text: str) -> bool:
-    """Return whether `text` looks like a path and not like random Base64. A mistyped path must not become a secret that
-    can be guessed.
+    """Return whether `text` looks like a path and not like random Base64. Such a text is not decoded as Base64:
+    otherwise a mistyped path, which can be guessed, would become the secret.
     """
     if text.startswith(("./", "../", "~/")):
         return True

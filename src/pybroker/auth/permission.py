@@ -34,7 +34,9 @@ class Permission:
         return self._answered_at == self._changes.count
 
     async def require(self) -> None:
-        """Return if the permission is current, else ask for it until it is. Raises the errors of `ask`."""
+        """Return at once if the permission is current. Otherwise ask the provider, and ask again if permissions have
+        changed meanwhile. Raises the errors of `ask`.
+        """
         while not self.is_current:
             asked_at = self._changes.count
             self._answered_at = -1

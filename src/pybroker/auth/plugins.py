@@ -1,4 +1,4 @@
-"""Providers of users: classes of installed Python packages, by entry point or as `module:Class`."""
+"""Plugins: authentication and authorization providers in installed packages, named by entry point or `module:Class`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Provider = TypeVar("Provider")
 def failure_place(error: Exception) -> str:
     """Return the file and the line at which a provider has raised `error`, for the log.
 
-    With the type of the exception, this is all that is logged: its text and its context can contain credentials.
+    Only this location and the type of the exception are logged. The text and context of an exception can contain
+    credentials.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno}"

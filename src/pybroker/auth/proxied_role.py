@@ -30,7 +30,9 @@ def principal_of(role: str | None, proxy_role: str | None) -> Principal:
 
 
 def roles_of(principal: Principal) -> tuple[str | None, ...]:
-    """Return the roles that all need a permission: of the proxy, if there is one, then of the client."""
+    """Return the roles of `principal`, each of which must have a permission: the proxy's, if there is one, then the
+    client's.
+    """
     return (principal.proxy_role, principal.role) if isinstance(principal, ProxiedRole) else (principal,)
 
 

@@ -61,9 +61,9 @@ class FileCopier:
         self._progress = progress
 
     def copy(self, source: Path, target: Path, offset: int, length: int, crc: int) -> int:
-        """Copy the bytes of `source` from offset `offset` to offset `length` to the same offset in `target`, which is
-        truncated at `length`. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of all `length` bytes
-        as they were read from the source; the caller compares it with the `checksum` of the target.
+        """Copy the bytes from `offset` up to `length` of `source` to the same position in `target`, and truncate
+        `target` to `length` bytes. `crc`: the CRC32C of the bytes before `offset`. Return the CRC32C of the first
+        `length` bytes of `source`. To verify the copy, the caller compares this with the result of `checksum`.
 
         Raises OSError, and BackupError if the source is too short.
         """
@@ -105,7 +105,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that only its owner can access. For use as `opener` of `open`."""
+    """Open a file and return its descriptor. A new file gets the permissions 0600. For use as `opener` of `open`."""
     return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY_FILE)
 
 

@@ -49,8 +49,9 @@ def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Pro
     """Restore the restore point named `point` (empty: the newest one) into the data directory `data`. After an error,
     the call can be repeated.
 
-    Raises BackupError if the backup is damaged or incomplete, or if `data` contains other data; DataDirectoryInUse;
-    ForeignDirectory; OSError. The backup is never changed.
+    Raises BackupError if the backup is damaged or incomplete, or if `data` is not empty (except after an interrupted
+    restore of the same restore point); DataDirectoryInUse; ForeignDirectory; StoreError; OSError. The backup is never
+    changed.
     """
     point = point or newest_point(backup)
     manifest = read_manifest(backup, point)

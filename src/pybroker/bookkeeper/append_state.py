@@ -124,8 +124,8 @@ class AppendState:
         self.is_changing = True
 
     def end_change(self, ensemble: tuple[str, ...]) -> list[tuple[PendingEntry, int]]:
-        """Use the new ensemble from now on. Return the entries to send again, each with the index in the ensemble of
-        the new bookie that must receive it. The caller then confirms entries (`take_confirmed`).
+        """Use the new ensemble from now on. Return the entries to send again, each with the ensemble index of the
+        new bookie that must receive it. The caller then confirms entries (`take_confirmed`).
         """
         assert self.is_changing
         replaced = replaced_indexes(self.ensemble, ensemble)

@@ -122,10 +122,10 @@ class BookKeeperClient:
     async def close_ledger(self, writer: LedgerWriter) -> LedgerMetadata:
         """Refuse further entries, wait for entries in flight, and close the ledger permanently. Idempotent.
 
-        The returned metadata decides all unknown entries: entries up to the ledger's last entry are stored, later ones
-        are not. If another client has recovered the ledger, the ledger contains at least the entries that were reported
-        as stored. Raises MetadataUnknown, NoSuchLedger, and the errors of a recovery, as long as the contents are not
-        decided; and BookKeeperError if another client closed the ledger without a stored entry.
+        The returned metadata decides about entries whose result is unknown: entries up to `last_entry_id` are stored,
+        later ones are not. This also holds if another client has recovered the ledger. Raises MetadataUnknown,
+        NoSuchLedger, and the errors of `LedgerRecovery.run`; the results then stay unknown. Raises BookKeeperError if
+        another client closed the ledger without entries that were reported as stored.
         """
         writer.end(LedgerClosed(f"Ledger {writer.ledger_id} was closed by its writer."))
         await writer.drained()

@@ -58,8 +58,8 @@ class ConnectionV3(asyncio.Protocol):
         return result
 
     async def force(self, ledger_id: int) -> None:
-        """Make the entries of a ledger durable that the bookie acknowledged without a sync (deferred sync). Raises
-        BookKeeperError.
+        """Make all acknowledged entries of a ledger durable on the bookie, also entries that the bookie acknowledged
+        without a sync (deferred sync). Raises BookKeeperError.
         """
         await self._call(Operation.FORCE, ledger_id, lambda number: force_request(number, ledger_id))
 

@@ -65,8 +65,9 @@ class AppendListener(Protocol):
     def append_completed(
         self, first_entry_id: int, contexts: list[object], outcome: AppendOutcome, error: BookKeeperError | None
     ) -> None:
-        """Handle the common result of consecutive entries, one for each of `contexts`. `error`: why they are not
-        certainly stored; None if they are stored. Called on the event loop, never inside of `append`.
+        """Handle the result of consecutive entries: `contexts[i]` belongs to entry `first_entry_id` + i. `error`: why
+        the entries are not stored, or why this is unknown; None if they are stored. Called on the event loop, never
+        inside of `append`.
         """
 
 

@@ -147,8 +147,9 @@ class ZooKeeperLedgerMetadata(LedgerMetadataStore):
         return stat.version
 
     async def read(self, ledger_id: int) -> StoredMetadata:
-        """Return the metadata of a ledger. If the node is missing, read it again after a sync: a server that lags
-        behind may not know the newest ledgers yet, and a managed ledger drops a ledger that does not exist.
+        """Return the metadata of a ledger. If the node is missing, read it again after a sync, because a server that
+        lags behind may not know the newest ledgers yet. Raises MetadataUnknown, and NoSuchLedger, after which the
+        recovery of a managed ledger treats the ledger as empty.
         """
         try:
             try:

@@ -40,7 +40,7 @@ async def end_left_session(directory: Path, addresses: ServerAddresses, options:
 
 
 def keep_session(store: MetadataStore, directory: Path) -> None:
-    """Record the current session of the shared store in the data directory, and later each new session."""
+    """Record the current session of `store` in the data directory, and later each new session."""
 
     def write() -> None:
         ticket = store.session_ticket

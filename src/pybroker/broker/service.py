@@ -206,9 +206,9 @@ class BrokerService:
         """Return the addresses of the broker that serves `topic`. The topic need not exist. Raises TopicNotFound if the
         namespace is missing.
 
-        In a cluster, this broker may acquire the bundle of the topic; with `is_authoritative`, it acquires the bundle
-        if the bundle has no owner. Also raises MetadataError, ServiceNotReady, StoreError. The context `parking` is
-        open while the lookup waits because the owner is unreachable.
+        In a cluster, the result may be a redirect to another broker. If the bundle of the topic has no owner, this
+        broker may acquire it; with `is_authoritative`, it does. `parking` returns a context manager, which is entered
+        while the lookup waits for an unreachable owner. Also raises MetadataError, ServiceNotReady, StoreError.
         """
         self.runtime.stats.lookups += 1
         started_ms = self.runtime.clock.monotonic_ms()

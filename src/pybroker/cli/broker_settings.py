@@ -37,7 +37,7 @@ def overrides_of(options: argparse.Namespace, keys_of_options: Mapping[str, str]
 
 
 def run_with_configuration(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Call `run` and return its exit code; print the problems of an invalid configuration."""
+    """Call `run` and return its exit code. If it raises ConfigError, print the problems and return EXIT_USAGE."""
     from pybroker.config import ConfigError  # noqa: PLC0415  (so that --help answers at once)
 
     try:

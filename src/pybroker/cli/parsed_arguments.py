@@ -162,7 +162,7 @@ def _shown(text: str) -> str:
 
 
 def size_of(text: str) -> int:
-    """Parse a size in bytes of at least 1: `1000`, `64K`, `50M`, `2G`."""
+    """Parse a size into bytes, at least 1: `1000`, `64K` (65,536 bytes), `50M`, `2G`."""
     try:
         size_bytes = quantities.size_bytes(text[:60])
     except ValueError:

@@ -37,7 +37,8 @@ def add_watch_option(parser: argparse.ArgumentParser) -> None:
 def pause(text: str) -> float:
     """Parse the pause between refreshes, in seconds.
 
-    The error text explains `--watch`, because the argument may be a name that follows the option.
+    If `text` is not a duration, it may be a name that argparse took as the value of `--watch`. The error text therefore
+    explains how to write the option.
     """
     try:
         pause_s = seconds(text)

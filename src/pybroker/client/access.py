@@ -80,9 +80,9 @@ class Access:
 def access_by_parameters(
     service_url: str, admin_url: str | None, auth_parameters: str, tls_trust_certs_file: str | None
 ) -> Access:
-    """Return an `Access`; the form of `auth_parameters` selects the authentication method. JSON with `userId` means
-    basic, JSON with `issuerUrl` OAuth 2.0, other non-empty text is a token in a form of `token_secret`, empty text means
-    none. Raises AccessRefused.
+    """Return an `Access`. JSON with `userId` in `auth_parameters` selects basic authentication, JSON with `issuerUrl`
+    selects OAuth 2.0, and empty text selects no authentication. Other text contains a token, which `token_secret`
+    parses. Raises AccessRefused.
     """
     token = user = password = oauth2 = None
     values = _json_parameters(auth_parameters) if auth_parameters.lstrip().startswith("{") else {}

@@ -96,8 +96,8 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: Address, access: Access, *, behind_proxy: Address | None = None) -> Connection:
-        """Open a connection and complete the handshake. `behind_proxy`: `address` is a proxy, which is asked to forward
-        the connection to this broker. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused.
+        """Open a connection and complete the handshake. `behind_proxy`: the target broker if `address` is a proxy; None
+        for a direct connection. Raises ConnectionLost, NotTrusted, AuthenticationError, AccessRefused.
         """
         loop = asyncio.get_running_loop()
         context = await asyncio.to_thread(tls_context, access) if address.is_tls else None

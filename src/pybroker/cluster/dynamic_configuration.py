@@ -76,7 +76,7 @@ class DynamicConfiguration:
                     logs.info("config.changed", key=key, value=MASK if is_secret(key) else after[key])
 
     async def refresh(self, path: str) -> None:
-        """Read all overrides again: there is only one document."""
+        """Read all overrides again, because one document contains them. `path` is not used."""
         await self.read_again()
 
     def overrides(self) -> dict[str, str]:

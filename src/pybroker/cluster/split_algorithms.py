@@ -71,9 +71,9 @@ def _middle(positions: Sequence[int]) -> list[int]:
 
 
 def flow_positions(bundle: Bundle, loads: Iterable[TopicLoad], limits: FlowLimits) -> list[int]:
-    """Return the ascending hash positions at which `flow_or_qps_equally_divide` splits `bundle`: each part but the last
-    has as many topics as its limits permit. `loads`: the topics of the bundle. Empty if the bundle has fewer than two
-    topics with traffic, or does not exceed its limits.
+    """Return the ascending hash positions at which `flow_or_qps_equally_divide` splits `bundle`: each part except the
+    last has as many topics as `limits` permit for one bundle. `loads`: the topics of the bundle. Empty if fewer than
+    two topics have traffic, or the bundle does not exceed `limits`.
     """
     by_position: dict[int, TopicLoad] = {}
     for each in loads:

@@ -123,7 +123,9 @@ class DatabaseSnapshot:
 
 
 def make_private_file(path: Path) -> None:
-    """Create a missing file that only its owner can read. (SQLite would create it, and its log, readable for others.)"""
+    """Create the file if it does not exist, readable and writable only for its owner. (SQLite would create it, and its
+    log, readable for others.)
+    """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_FILE))
 
 

@@ -287,8 +287,8 @@ class Dispatcher(ABC):
         return None
 
     def scanned(self, plan: ReadPlan, up_to: Position, *, is_at_end: bool) -> None:
-        """Report the progress of a plan with `scan`: all its entries before `up_to` were assigned. `is_at_end`: the
-        scan has reached the cursor's read position.
+        """Report the progress of a scan (a plan whose `scan` is not None): all its entries before `up_to` were assigned.
+        `is_at_end`: the scan has reached the cursor's read position.
         """
         raise NotImplementedError(f"the {self.kind} dispatcher plans no scans")
 
@@ -300,7 +300,7 @@ class Dispatcher(ABC):
         """Report that the read for `plan` did not return all entries. The dispatcher plans the missing entries again."""
 
     def put_back(self, plan: ReadPlan, key_hashes: Sequence[int]) -> None:
-        """Report that no entry of a plan with `replay` was delivered. The dispatcher plans these positions again.
+        """Report that no entry at the positions `plan.replay` was delivered. The dispatcher plans these positions again.
         `key_hashes`: the key hash at each position, if the dispatcher needs key hashes.
         """
         self.give_back(plan)

@@ -159,8 +159,8 @@ class EmbeddedBroker:
             await self._start()
 
     async def crash(self) -> None:
-        """Stop immediately, as with `kill -9`: clients lose their connections without notification. Data with receipts
-        is kept, also in memory. Does nothing if the broker is not running.
+        """Stop immediately, as with `kill -9`: clients lose their connections without notification. Confirmed data
+        is kept for `restart`, even if it is only in memory. Does nothing if the broker is not running.
         """
         async with self._changing:
             await self._crash()

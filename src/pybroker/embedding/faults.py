@@ -108,7 +108,7 @@ class Unused(NamedTuple):
 
 
 def warn_of(unused: Iterable[Unused]) -> None:
-    """Emit each warning at the line that created its fault. Raises UnusedFault if warnings are errors."""
+    """Emit each warning for the source code line that created its fault. Raises UnusedFault if warnings are errors."""
     for each in unused:
         warnings.warn_explicit(each.text, UnusedFault, each.file, each.line)
 

@@ -59,7 +59,7 @@ class ThreadClock:
 
 
 class BrokerThread:
-    """A broker and its thread. Created by `embed_in_thread`, or by a caller that calls `close`."""
+    """A broker and its thread. `embed_in_thread` creates and closes it; any other creator must call `close`."""
 
     embedded: EmbeddedBroker
 

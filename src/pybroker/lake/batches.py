@@ -36,7 +36,7 @@ def choose(plans: Sequence[TopicPlan], limit_bytes: int) -> Batch:
     """Select the entries of the next commit: about `limit_bytes` in total, in proportion to the backlog of each topic,
     and at least one entry of each topic with a backlog.
 
-    Positions also advance in topics without entries, for example after empty ledgers.
+    The batch also contains the end positions of topics without a backlog, which may have advanced past empty ledgers.
     """
     backlogs = [sum(ledger.size_bytes for ledger in plan.ledgers) for plan in plans]
     total = sum(backlogs)

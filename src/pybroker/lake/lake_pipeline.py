@@ -65,8 +65,8 @@ class Planner(ABC):
 
     @abstractmethod
     def plan(self, positions: Mapping[str, Place]) -> list[TopicPlan]:
-        """Return the entries of each topic from its position to its current end. Raises DataLoss for lost entries,
-        unless the options allow losses, and ReadingFailed.
+        """Return the entries of each topic from its position to its current end. Raises ReadingFailed; its subclass
+        DataLoss if entries after the position no longer exist, unless the options allow to skip them.
         """
 
     @abstractmethod

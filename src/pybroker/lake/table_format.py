@@ -95,8 +95,8 @@ class LakeTable(ABC):
     name: str
 
     def follow(self, topics: Iterable[str]) -> bool:
-        """Add topics whose positions later calls of `load` return. Return whether any topic is new. Formats that load
-        all positions do nothing.
+        """Make later calls of `load` include the positions of these topics. Return whether any topic is new. Formats
+        that always load all positions do nothing, and return False.
         """
         return False
 
@@ -130,7 +130,8 @@ class LakeTable(ABC):
     @abstractmethod
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
         """Expire versions that are older than `older_than_ms` (Unix time) and not among the newest `keep_versions`, and
-        delete the files that only they need. Return the number of expired versions.
+        delete the files that only they need. Return the number of expired versions. Formats that expire single files
+        instead (Delta, Parquet) return the number of deleted data files.
         """
 
     @abstractmethod

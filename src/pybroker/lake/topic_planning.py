@@ -80,8 +80,8 @@ class SourcePlanner(Planner):
         return self._renames
 
     def show_progress(self, subscription: str, positions: Mapping[str, Place]) -> None:
-        """Move the cursor of the durable subscription that shows the pipeline's backlog, and that retains entries that
-        are not in the table yet. A failure is only logged; the next commit moves the cursor again.
+        """Move the cursor of the durable `subscription` of each topic to its position. The subscription's backlog is
+        then the pipeline's backlog, and the broker retains it. A failure is only logged; the next commit tries again.
         """
         for topic, place in positions.items():
             if self._shown.get(topic) == place:

@@ -67,8 +67,8 @@ def encode_mark(mark: StoreMark) -> bytes:
 
 
 def decode_mark(data: bytes | None) -> StoreMark:
-    """Decode a stored mark. Return an empty mark, which proves nothing, for None and for a mark that this version
-    cannot read.
+    """Decode a `StoreMark` of the metadata. For None, and for a mark that this version cannot read, return an empty
+    mark, by which no loss can be detected.
     """
     if data is None:
         return StoreMark()

@@ -352,14 +352,15 @@ class LedgerStore(ABC):
     async def seal(self, ledger_id: int) -> LedgerSummary:
         """Refuse further appends to the ledger permanently, and return its final totals. Idempotent.
 
-        Appends in flight complete first, perhaps as unknown. Another owner may have closed the ledger: it may then
-        contain more entries than were reported as stored. Raises StoreError while the contents cannot be decided.
+        Appends in flight complete first, perhaps with AppendUnknown. Another owner may have closed the ledger: it may
+        then contain more entries than were reported as stored. Raises StoreError while the end of the ledger cannot be
+        determined.
         """
 
     @abstractmethod
     async def recover(self, ledger_id: int) -> LedgerSummary:
-        """Fence and seal a ledger that an earlier run may have left open, and return its final totals. Raises
-        NoSuchLedger, StoreError.
+        """Fence a ledger that an earlier run may have left open, so that its writer cannot append, and seal it. Return
+        its final totals. Raises NoSuchLedger, StoreError.
         """
 
     @abstractmethod
@@ -377,8 +378,8 @@ class LedgerStore(ABC):
         return False
 
     def is_name_certain(self, ledger_id: int) -> bool:
-        """Return whether a deletion of this ledger, which an earlier run of the broker created, would certainly be
-        durable. If not, a deleted ledger may exist again after a power failure, although no metadata lists it.
+        """Return whether metadata must list this ledger of an earlier run if the ledger has entries. If not, it may be
+        a deleted ledger that exists again, because a power failure undid the deletion, which was not durable.
         """
         return True
 

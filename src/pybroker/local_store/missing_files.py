@@ -11,7 +11,7 @@ remain until a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,9 +94,11 @@ class MissingFiles:
             missing.append(MissingEntries(ledger_id, 0, extent.entry_count, f"{reason} ({extent.entry_count} entries)"))
         return missing
 
-    def check_before_replay(self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool) -> None:
-        """Raise MissingData for missing ledgers that the replay of the journal cannot restore, because they were
-        created before the last checkpoint.
+    def absent_before_replay(
+        self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool
+    ) -> list[MissingEntries]:
+        """Return the missing entries that the replay of the journal cannot restore, because their ledgers were created
+        before the last checkpoint. Pass them to `check_absent`. Raises MissingData if all files are missing.
 
         `is_table_last`: `checkpoint.db` contains all transactions that `journal.end` mentions. If it then records a
         clean stop, this was the last stop of the store.
@@ -108,11 +110,19 @@ class MissingFiles:
             )
         end_id = max(facts.first_own_ledger_id, *extents, 0)
         self._looked_at = {ledger_id for ledger_id in self._named if ledger_id < end_id}
-        self._decide(self.missing_without_row(self._looked_at - extents.keys()))
+        return self.missing_without_row(self._looked_at - extents.keys())
 
-    def check_after_replay(self, extents: Mapping[int, LedgerExtent]) -> None:
-        """Raise MissingData for entries that are still missing after the replay of the journal."""
-        rest = self._named.keys() - self._looked_at - extents.keys()
+    def check_absent(self, absent: Iterable[MissingEntries], deleted: Collection[int]) -> None:
+        """Raise MissingData for `absent` (of `absent_before_replay`), without the ledgers that the journal deletes."""
+        self._decide([found for found in absent if found.ledger_id not in deleted])
+
+    def check_after_replay(self, extents: Mapping[int, LedgerExtent], deleted: Collection[int]) -> None:
+        """Raise MissingData for entries that are still missing after the replay of the journal.
+
+        `deleted`: the ledgers that the replay has deleted with their files. The entries of a ledger that the journal
+        deletes are not missing, although outdated metadata may still list the ledger.
+        """
+        rest = self._named.keys() - self._looked_at - extents.keys() - set(deleted)
         self._decide(self.missing_without_row(rest) + self.missing_with_row(extents))
 
     def missing_without_row(self, ledger_ids: Collection[int]) -> list[MissingEntries]:

@@ -41,7 +41,7 @@ from pybroker.local_store.journal.journal_files import (
 )
 from pybroker.local_store.journal.journal_recovery import BatchOrder, DamagedJournal, Replay, Replayed, scan_file
 from pybroker.local_store.ledger_ids import LEDGER_ID_BLOCK
-from pybroker.local_store.missing_files import MissingFiles, require_none
+from pybroker.local_store.missing_files import MissingEntries, MissingFiles, require_none
 from pybroker.local_store.segments.segment_tail import Leftovers, UnknownEntries, held_entries
 from pybroker.local_store.segments.segment_writer import parse_segment_name, segment_path
 from pybroker.local_store.store_counters import StoreStats
@@ -116,16 +116,20 @@ def open_store(
             BatchOrder(facts.sequence, is_synced=is_synced).require_files(facts.first_generation, generations)
         missing = MissingFiles(disk, directories.ledgers, known.entry_counts, segments, facts.first_named_ledger_id)
         is_table_last = end is None or end.commit <= facts.commit
-        missing.check_before_replay(facts, extents, is_table_last=is_table_last)
+        absent = missing.absent_before_replay(facts, extents, is_table_last=is_table_last)
         try:
-            _check_leftovers(disk, directories, facts, extents, segments, generations, missing, is_synced=is_synced)
+            _check_leftovers(
+                disk, directories, facts, extents, segments, generations, missing, absent, is_synced=is_synced
+            )
         except UnknownEntries as error:
             if is_synced:
                 raise
             # a power failure may have removed them from the journal
             logs.warning("segment.entries_cut", reason=str(error))
-        extents = _replay(environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced)
-        missing.check_after_replay(extents)
+        extents, deleted = _replay(
+            environment, directories, table, facts, extents, generations, end, stats, is_synced=is_synced
+        )
+        missing.check_after_replay(extents, deleted)
         if facts.is_clean and facts.sequence != covered_sequence:
             logs.error(
                 "checkpoint.clean_mark_wrong",
@@ -245,9 +249,9 @@ def older_table_text(table: str, ledger_ids: Iterable[int]) -> str:
 
 
 def first_named_ledger_id(facts: Facts, *, is_synced: bool) -> int:
-    """Return the lowest id of the ledgers that must exist if the metadata lists them, for a run that begins with
-    `facts`. A ledger with a lower id may be missing although the metadata lists it, because a run without journal sync
-    may have created it.
+    """Return the lowest id of the ledgers that must exist if the metadata lists them. A ledger with a lower id may be
+    missing, because a run without journal sync may have created it. If this run is not synced, return
+    NAMES_NOT_CERTAIN, which is above all ids. `facts`: the values at the start of this run.
     """
     if not is_synced:
         return NAMES_NOT_CERTAIN
@@ -263,11 +267,13 @@ def _check_leftovers(
     segments: Mapping[int, int],
     generations: Mapping[int, str],
     missing: MissingFiles,
+    absent: Collection[MissingEntries],
     *,
     is_synced: bool,
 ) -> None:
     """Check segment files before any change. Raises UnknownEntries for an entry that neither extent nor journal
-    contains, MissingData if a file ends before its extent and the journal does not delete the ledger.
+    contains, MissingData if a file ends before its extent or entries are `absent`, and the journal does not delete the
+    ledger.
 
     Such files exist only after a crash during a checkpoint, or after a deletion. Only then the journal is read twice.
     """
@@ -278,10 +284,11 @@ def _check_leftovers(
         if (size > extents[ledger_id].end_offset if ledger_id in extents else ledger_id > newest)
     ]
     short = missing.short_files(extents)
-    if not suspects and not short:
+    if not suspects and not short and not absent:
         return
     order = BatchOrder(facts.sequence, is_synced=is_synced)
     known = dict(extents)
+    deleted: set[int] = set()
     ends = {ledger_id: extent.entry_count for ledger_id, extent in extents.items()}
     for generation, name in sorted(generations.items()):
         if generation < facts.first_generation:
@@ -291,6 +298,7 @@ def _check_leftovers(
             live = order.live_batches(name, scan_file(data, generation, order.next_sequence))
         except (LayoutError, DamagedJournal):
             require_none(short)
+            missing.check_absent(absent, ())
             return  # the replay reports the error
         for batch in live:
             body = memoryview(data)[batch.body_offset : batch.body_offset + batch.body_length]
@@ -301,7 +309,9 @@ def _check_leftovers(
                     known[ledger_id], ends[ledger_id] = EMPTY_EXTENT, 0
                 else:
                     known.pop(ledger_id, None)
+                    deleted.add(ledger_id)
     require_none([found for found in short if found.ledger_id in known])
+    missing.check_absent(absent, deleted)
     for ledger_id in suspects:
         if (extent := known.get(ledger_id)) is None:
             continue  # sealed or deleted, so never written again
@@ -322,8 +332,8 @@ def _replay(
     stats: StoreStats,
     *,
     is_synced: bool,
-) -> dict[int, LedgerExtent]:
-    """Replay the whole journal and return the extents afterwards. Raises DamagedJournal.
+) -> tuple[dict[int, LedgerExtent], set[int]]:
+    """Replay the whole journal. Return the extents afterwards, and the deleted ledgers. Raises DamagedJournal.
 
     A second thread stores one file while this one reads and applies the next, because half of each is waiting for the
     device.
@@ -368,7 +378,7 @@ def _replay(
     stats.recovered_entries = replay.entry_count
     stats.recovered_bytes = replay.size_bytes
     stats.dropped_entries_of_deleted_ledgers = replay.dropped_entry_count
-    return store.extents
+    return store.extents, store.deleted_ledgers
 
 
 def _apply_file(replay: Replay, order: BatchOrder, name: str, generation: int, data: bytearray) -> bool:
@@ -397,11 +407,13 @@ class _ReplayStore:
         self._directory = directories.ledgers
         self._table = table
         self.extents = dict(extents)  # the committed ones
+        self.deleted_ledgers: set[int] = set()
 
     def store(self, facts: dict[str, int], replayed: Replayed) -> None:
         self.extents.update(dict.fromkeys(replayed.created_ledgers, EMPTY_EXTENT))
         for ledger_id in replayed.deleted_ledgers:
             self.extents.pop(ledger_id, None)
+        self.deleted_ledgers |= replayed.deleted_ledgers
         shelf = CursorRegistry(facts["cursor_number"])
         for record in replayed.cursor_records:
             shelf.apply(record)

@@ -343,8 +343,10 @@ class ManagedLedgerFactory:
         _forget(managed, cursor)
 
     async def delete_cursor(self, managed: ManagedLedger, cursor: ManagedCursor) -> None:
-        """Delete the cursor and its stored state. Raises StoreError: the cursor still exists if
-        `managed.document.cursors` contains it; otherwise it is deleted, but parts of its stored state may be left.
+        """Delete the cursor and its stored state. Raises StoreError.
+
+        After an error, the cursor exists if `managed.document.cursors` contains it. Otherwise it is deleted, but parts
+        of its stored state may remain.
         """
         info = managed.document.cursors.pop(cursor.name)
         try:

@@ -234,8 +234,8 @@ class LedgerList:
 
     @property
     def end_position(self) -> Position:
-        """The position after the newest entry, in the ledger of this entry. If the next entry is in a later ledger,
-        `normalize` converts the position to that of the next entry.
+        """The position after the newest entry, in the same ledger. If the next append goes to another ledger,
+        `normalize` converts this position to the first position of that ledger.
         """
         last = self.last_position
         return Position(last.ledger_id, last.entry_id + 1)

@@ -205,9 +205,11 @@ class ManagedLedger(AppendListener):
         context: object,
         now_ms: float | None = None,
     ) -> None:
-        """Append entries. The listener is notified, with `context`, when they are durable. `now_ms`: the time of the
-        monotonic clock, if the caller has already read it. Raises LedgerTerminated, StorageFull, and LedgerFenced when
-        closed or after a failed write.
+        """Append `payloads`, with `size_bytes` in total, as entries. The listener is notified, with `context`, when they
+        are durable or have failed. `now_ms`: the time of the monotonic clock, if the caller has already read it.
+
+        Raises LedgerTerminated and StorageFull. Raises LedgerFenced if the managed ledger is closed, if another process
+        owns it, or if an earlier write failed and the next ledger is not ready yet.
         """
         if self.is_closed or self.is_write_failed or self.document.is_terminated:
             raise self._refusal()

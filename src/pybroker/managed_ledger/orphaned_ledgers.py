@@ -41,7 +41,9 @@ class Leftovers:
     """Ledgers that the metadata lists, and that were never created as far as the store knows."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
-        """Return the orphaned ledgers that prove a loss of metadata: the number of entries of each by ledger id."""
+        """Return the orphaned ledgers that prove a loss of metadata, as numbers of entries by ledger id: they have
+        entries, and `store` cannot have lost their deletion.
+        """
         return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
 
 

@@ -215,8 +215,9 @@ class PendingTransactionAcks:
         return self._parts.get(ledger_id, _NO_PARTS)
 
     def holder_of(self, position: Position, bits: int = -1) -> TxnId | None:
-        """Return the open transaction that has acknowledged the entry, or one of the messages in the bit set `bits` of
-        a batch; None if there is none. For many messages use `holders_of`.
+        """Return the open transaction that has acknowledged the entry at `position` or one of its messages; None if
+        there is none. `bits`: a bit set of the batch indexes to check, by default all. For many messages use
+        `holders_of`.
         """
         up_to = self.up_to
         if up_to is not None and position <= up_to:

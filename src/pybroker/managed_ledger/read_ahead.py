@@ -86,8 +86,8 @@ class ReadAhead:
         )
 
     def count_held(self, holder: AheadHolder, size_bytes: int) -> None:
-        """Set the size of the entries that `holder`, the read-ahead of one cursor, holds. It counts as memory for
-        reads; 0 if the holder has no entries.
+        """Record that `holder`, the read-ahead of one cursor, holds entries of `size_bytes` (0: no entries). The
+        memory budget counts them as used by reads.
         """
         memory = self._resources.memory
         memory.follow(memory.reads.hold(holder, size_bytes) if size_bytes else memory.reads.drop(holder))

@@ -41,8 +41,8 @@ def removable(
     now_ms: int,
     held_from: int | None = None,
 ) -> list[int]:
-    """Return the ids of the ledgers that may be deleted, oldest first. Ledgers from `held_from` on stay, because
-    readers have a lease on them. Without `durable` cursors, retention alone decides.
+    """Return the ids of the ledgers that may be deleted, oldest first. Ledgers with the id `held_from` or a higher one
+    stay, because readers have leases on them. Without `durable` cursors, retention alone decides.
     """
     # The slowest first, because it mostly determines which ledgers are needed.
     states = sorted(durable, key=lambda state: state.mark_delete_position)

@@ -90,8 +90,8 @@ class PendingAppends:
         self._waiting.append(run)
 
     def add_unknown(self, runs: Sequence[AppendRun]) -> None:
-        """Add the appends for which the store has reported an unknown result, and the later appends to the same ledger,
-        which are certainly not stored.
+        """Add appends to the current ledger: those with an unknown result, and those after them, which the store has
+        refused.
         """
         self._unknown += runs
 

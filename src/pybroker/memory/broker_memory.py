@@ -97,8 +97,9 @@ class Memory:
         return DELIVERY_BYTES if not outboxes.used_bytes or outboxes.room() > 0 else LEAST_DELIVERY_BYTES
 
     async def take(self, part: Part[object], group: Hashable, size_bytes: int) -> int:
-        """Wait for `size_bytes` of `part`. Waiting tasks are served round robin by `group` (such as a connection).
-        Return the number of bytes granted, which the caller must give back.
+        """Wait until `size_bytes` of `part` are free, or the part's maximum if that is less, and take them. Waiting
+        tasks are served round robin by `group` (such as a connection). Return the number of bytes taken; the caller
+        must pass it to `give_back` later.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.follow(part.ask(turn, group, size_bytes, self._clock.monotonic_ms()))
@@ -145,15 +146,17 @@ class Holding:
         return self._taken_bytes + self._counted_bytes
 
     async def wait(self, group: Hashable, size_bytes: int) -> None:
-        """Wait for `size_bytes`, or for the part's guaranteed minimum if that is less, and then count all `size_bytes`.
-        Waiting operations are served round robin by `group`. Call this only once.
+        """Take `size_bytes` for the operation: wait for at most the part's guaranteed minimum, and add the rest without
+        waiting. Waiting operations are served round robin by `group`. Call this only once.
         """
         assert not self._taken_bytes, "an operation that uses memory must not wait for more"
         self._taken_bytes = await self._memory.take(self._part, group, self._part.safe_bytes(size_bytes))
         self.count(max(size_bytes, self._taken_bytes))
 
     def count(self, size_bytes: int) -> None:
-        """Set the total memory of the operation in bytes, without waiting; at least the amount of `wait` stays counted."""
+        """Set the total memory of the operation to `size_bytes` without waiting. The bytes for which `wait` has waited
+        stay taken until `close`, even if `size_bytes` is less.
+        """
         counted_bytes = max(0, size_bytes - self._taken_bytes)
         before_bytes, self._counted_bytes = self._counted_bytes, counted_bytes
         if counted_bytes != before_bytes:

@@ -148,8 +148,8 @@ class Part(Generic[T]):
         self.bound_bytes = min(self.highest_bytes, own_bytes) if own_bytes else self.highest_bytes
 
     def room(self, *, with_shared: bool = True) -> int:
-        """Return how many bytes can be taken from the part now, without shared memory if `with_shared` is False; 0 or
-        less if none.
+        """Return how many bytes can be taken from the part now; 0 or less if none. `with_shared`: include the free
+        memory that all parts share.
         """
         own_bytes = max(0, self.floor_bytes - self.used_bytes)
         budget = self._budget

@@ -77,8 +77,9 @@ class WriteBuffers(NamedTuple):
 
 
 def write_buffers(checkpoint_bytes: int, most_bytes: int) -> WriteBuffers:
-    """Return the limits if checkpoints should begin at `checkpoint_bytes` and entries may use `most_bytes`. While a
-    checkpoint runs, appends may use another `checkpoint_bytes`.
+    """Return the memory limits for entries that are not in a segment file yet. `most_bytes`: the memory that these
+    entries may use. `checkpoint_bytes`: the preferred size at which a checkpoint begins; while it runs, appends may use
+    as much again.
     """
     checkpoint_bytes = min(checkpoint_bytes, most_bytes // 2)
     return WriteBuffers(checkpoint_bytes, min(most_bytes, max(2 * checkpoint_bytes, LEAST_WRITES_BYTES)))

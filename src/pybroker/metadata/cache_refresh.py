@@ -29,7 +29,7 @@ class RefreshedCache(Protocol):
 
     async def refresh(self, path: str) -> None:
         """Read the document at `path` again and notify the cache's listeners. Ignore the path of a document that does
-        not belong into the cache.
+        not belong in the cache.
         """
 
     async def read_again(self) -> None:

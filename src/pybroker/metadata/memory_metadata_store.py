@@ -32,8 +32,8 @@ class MemoryMetadataStore(MetadataStore):
         self._closed = False
 
     def copied(self) -> MemoryMetadataStore:
-        """Return a copy of all values that do not end with a broker's session, without watches: the content of the store
-        after this broker has ended.
+        """Return a copy of the store without session values and without watches: the content of the store after this
+        broker has ended.
         """
         copy = MemoryMetadataStore()
         copy._values = {path: value for path, value in self._values.items() if path not in self._of_session}

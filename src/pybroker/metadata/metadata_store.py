@@ -242,7 +242,7 @@ class MetadataStore(ABC):
 def values_at(
     store: MetadataStore, path: str, depth: int, page_values: int = PAGE_VALUES
 ) -> AsyncIterator[tuple[list[str], Versioned]]:
-    """Yield the same values as `store.values_at(path, depth, page_values)`."""
+    """Yield each value that is exactly `depth` segments below `path`, as the method `store.values_at` does."""
     return store.values_at(path, depth, page_values)
 
 

@@ -183,7 +183,7 @@ class Resources:
         """Read the bundle boundaries of a namespace from the store instead of the cache, without waiting for changes in
         progress.
 
-        Return None if the namespace does not exist or its document cannot be read. Raises StoreError.
+        Return None if the namespace does not exist, or if its document in a shared store is invalid. Raises StoreError.
         """
         path, local_path = metadata_paths.policies(namespace), metadata_paths.local_policies(namespace)
         found, found_local = await self._store.values_of([path, local_path])
@@ -496,15 +496,15 @@ class Resources:
             await self.update_namespace(topic.namespace, change)
 
     def local_policies(self, namespace: NamespaceName) -> LocalPolicies:
-        """Return the policies of a namespace in this cluster only. If none are stored, return the defaults, which
-        contain no bundles.
+        """Return the local policies of a namespace, which apply to this cluster only. If none are stored, return the
+        defaults, which contain no bundles.
         """
         return self._local_policies.get(namespace) or LocalPolicies()
 
     async def update_local_policies(self, namespace: NamespaceName, change: Callable[[LocalPolicies], None]) -> None:
-        """Apply `change` to the policies of a namespace in this cluster only. If another broker changes them at the
-        same time, apply `change` again to the new policies. Raises AdminError: 404 if the namespace does not exist, 409
-        after repeated concurrent changes.
+        """Apply `change` to the local policies of a namespace, which apply to this cluster only. If another broker
+        changes them at the same time, apply `change` again to the new policies. Raises AdminError: 404 if the namespace
+        does not exist, 409 after repeated concurrent changes.
         """
         async with self._writing:
             await self._change_local_policies(namespace, change)

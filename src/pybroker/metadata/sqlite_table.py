@@ -70,8 +70,8 @@ def require_layout(found: int) -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> Totals:
-    """Create the tables in a new file, convert tables of an earlier layout, or check existing ones. Return the totals.
-    Raises StoreError for damage and for a newer layout.
+    """Create the tables in a new file, convert tables of an earlier layout, or check existing ones. Return the stored
+    numbers of commits and rows, and the sum of the row checksums. Raises StoreError for damage and for a newer layout.
     """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     require_layout(found)
@@ -151,8 +151,8 @@ def _convert(connection: sqlite3.Connection, totals: Totals, rows: list[tuple[st
 
 
 def check(connection: sqlite3.Connection) -> Totals:
-    """Read all rows, compare them with the stored totals, and return the totals. Raises StoreError with a description
-    of damage.
+    """Read all rows, compare their number and checksums with the stored totals, and return these totals. Raises
+    StoreError with a description of damage.
     """
     check_pages(connection)
     row = connection.execute("SELECT commits, row_count, row_sum FROM totals").fetchone()

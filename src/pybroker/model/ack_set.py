@@ -22,8 +22,8 @@ _SIGN_BIT = 1 << (WORD_BITS - 1)
 
 def full(message_count: int) -> int:
     """Return the ack set of a batch of which no message is acknowledged. The result uses one bit of memory per message,
-    even if a small entry only claims to have many messages. The result of `left_of` needs no more memory than the
-    client's ack set.
+    and a client may claim any `message_count`, even for a small entry. The result of `left_of` is never larger than the
+    ack set that the client sent.
     """
     return (1 << message_count) - 1
 

@@ -127,9 +127,8 @@ def namespaces_to_unload(
 
 
 def isolation_of(broker: str, policies: dict[str, NamespaceIsolationData]) -> BrokerNamespaceIsolationData:
-    """Return the namespaces of `broker` in all policies, and the name of the last policy that lists it.
-
-    A policy that lists the broker as both primary and secondary counts as primary.
+    """Return the namespaces of all policies that list `broker`, the name of the last of these policies, and whether
+    that policy lists it as primary. A broker that a policy lists as both primary and secondary is primary.
     """
     found = BrokerNamespaceIsolationData(broker)
     for name, policy in policies.items():
@@ -142,7 +141,7 @@ def isolation_of(broker: str, policies: dict[str, NamespaceIsolationData]) -> Br
 
 
 def matches_any(text: str, patterns: list[str]) -> bool:
-    """Return whether a stored pattern matches. A pattern that RE2 does not support never matches."""
+    """Return whether one of `patterns` matches the whole `text`. A pattern that RE2 does not support never matches."""
     for pattern in patterns:
         try:
             if _compiled(pattern).fullmatch(text):

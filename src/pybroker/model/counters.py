@@ -39,7 +39,7 @@ class Buckets:
         self.total += value * count
 
     def add_to_both(self, other: Buckets, value: float, count: int) -> None:
-        """Add to this histogram and to `other`, which has the same bounds."""
+        """Add `count` samples of `value` to this histogram and to `other`, which has the same bounds."""
         index = bisect_left(self.bounds, value)
         self.counts[index] += count
         other.counts[index] += count

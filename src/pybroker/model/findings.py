@@ -705,8 +705,8 @@ def safest_first(actions: Iterable[Action]) -> list[Action]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One reason why messages wait, with its evidence: ids, ages, limits. Evidence that is None, or 0 for `more...`, is
-    omitted.
+    """One reason why messages wait, with its evidence: ids, ages, limits. The JSON omits evidence that is None, and
+    evidence that is 0 if its name begins with `more`.
 
     `waits`: the finding prevents a delivery or publication; False for information. `since_ms` is in milliseconds since
     1970, None if unknown.

@@ -37,9 +37,9 @@ class TxnAction(enum.IntEnum):
 
 
 def is_passed(least: int, mark: int) -> bool:
-    """Return whether a coordinator's low-water mark `mark` shows that its transaction with the low half of the id
-    `least` has ended. Marks of coordinators of pybroker are not valid for transactions of a Java coordinator, and vice
-    versa.
+    """Return whether a coordinator's low-water mark `mark` shows that its transaction with the number `least`
+    (`TxnId.least`) has ended. Return False if `mark` belongs to a pybroker coordinator and `least` to a Java
+    coordinator, or vice versa.
     """
     return _before_first_id(mark) < least <= mark
 

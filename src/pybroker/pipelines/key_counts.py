@@ -49,8 +49,8 @@ class KeyCounts:
             self._shrink()
 
     def of_hashes(self, owners: Owners) -> dict[str, KeyCount]:
-        """Return the counts of each consumer by name, according to the `owners` of the hashes. Keys whose hash has no
-        consumer count for the empty name.
+        """Return the counts by consumer name, according to the `owners` of the hashes. Keys with a hash that no consumer
+        owns are counted under the empty name.
         """
         shares: dict[str, KeyCount] = {}
         for sticky_hash, count in zip(owners.sticky_hashes(self.keys), self.keys.values(), strict=True):
@@ -86,7 +86,7 @@ def _add(count: KeyCount, messages: int, size_bytes: int) -> None:
 
 def selector_of(mode: str, consumers: int, points: int = 100) -> HashSelector:
     """Return a selector that distributes hashes over `consumers` consumers as the broker does. `mode` is `auto-split`
-    or consistent hashing, with `points` points of each consumer on the hash ring.
+    or `consistent-hash`; `points` is the number of points of each consumer on the hash ring of `consistent-hash`.
     """
     selector: HashSelector = AutoSplitSelector() if mode == "auto-split" else ConsistentHashSelector(points)
     for index in range(consumers):

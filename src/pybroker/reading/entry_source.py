@@ -66,8 +66,8 @@ class EntrySource(ABC):
 
     @abstractmethod
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place:
-        """Return the position of the first entry that was published at `publish_time_ms` (since 1970) or later; the end
-        of the topic if there is none.
+        """Return the position of the first entry that was published at `publish_time_ms` (milliseconds since 1970) or
+        later; the end of the topic if there is none.
         """
 
     @abstractmethod

@@ -86,7 +86,9 @@ def configure(level: str = "info", stream: TextIO | None = None, *, log_format: 
 
 
 def recent_lines() -> list[str]:
-    """Return the last lines of this process's log, for diagnostics; empty in a program that embeds a broker."""
+    """Return the last lines of this process's log, at most `MAX_RECENT_CHARACTERS` in total, for diagnostics. The
+    list is empty in a program that embeds a broker.
+    """
     return [line for handler in _LOGGER.handlers if isinstance(handler, _RecentLines) for line in handler.lines]
 
 

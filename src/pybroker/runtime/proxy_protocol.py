@@ -47,7 +47,8 @@ def parse_proxy_header(data: bytes) -> ProxyHeader | Incomplete | None:
     """Parse the header at the start of `data`, the first bytes of a connection: at least `MIN_BYTES`, unless the
     connection has ended.
 
-    Return None if the data does not start with a PROXY header. Raises InvalidProxyHeader.
+    Return None if the data does not start with a PROXY header; Incomplete if the rest of the header must be received
+    first. Raises InvalidProxyHeader if the header violates the specification.
     """
     if data.startswith(V1_SIGNATURE):
         return _parse_v1(data)

@@ -93,7 +93,7 @@ class Runtime:
         callback()
 
     async def sleep(self, delay_s: float) -> None:
-        """Wait for `delay_s` seconds of `clock`. For tasks with only periodic work."""
+        """Wait for `delay_s` seconds of `clock`. Use it only in tasks that do periodic work."""
         await asyncio.sleep(delay_s)
 
     def cancel_timers(self) -> None:

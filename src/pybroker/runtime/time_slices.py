@@ -37,8 +37,8 @@ async def in_slices(steps: Generator[None, None, T], clock: Clock) -> T:
 
 
 async def kept(items: Iterable[T], keeps: Callable[[T], Awaitable[bool]], clock: Clock) -> list[T]:
-    """Return the items for which `keeps` returns True, in their order. At most `KEPT_AT_ONCE` calls of `keeps` wait at
-    the same time. Long work without waiting is divided into slices.
+    """Return the items for which `keeps` returns True, in their order. At most `KEPT_AT_ONCE` calls of `keeps` run at
+    the same time. Other tasks run after each time slice, even if no call of `keeps` waits.
     """
     answers: dict[int, T] = {}
     left = enumerate(items)
@@ -57,7 +57,8 @@ async def kept(items: Iterable[T], keeps: Callable[[T], Awaitable[bool]], clock:
 
 
 class BackgroundSlices:
-    """Slices of work that no client waits for, such as a compaction. It pauses while other tasks have work.
+    """Time slices of background work, such as a compaction, for which no client waits. The background work pauses
+    while other tasks are busy.
 
     A message of a client passes the event loop at least twice, and without the pauses would wait for a slice each time.
     Alone, the work takes the whole time.

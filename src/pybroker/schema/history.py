@@ -72,7 +72,7 @@ class History:
         return History((*self.versions, stored), self.next_version + 1)
 
     def deleted(self) -> History:
-        """Return the history after a deletion of all schemas. The deletion gets the next version number itself."""
+        """Return the history after a deletion of all schemas. The deletion uses the next version number."""
         return History((), self.next_version + 1)
 
     @property

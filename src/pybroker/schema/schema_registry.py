@@ -89,8 +89,8 @@ class SchemaRegistry:
         await self._check(topic, strategy, (await self.history(topic)).versions, schema)
 
     async def check_consumer(self, topic: TopicName, schema: SchemaData, strategy: str) -> None:
-        """Raise InvalidSchema or Incompatible if a consumer with `schema` may not subscribe to the topic, which is in
-        use: the schema cannot read the topic's messages, the topic has no schema, or `strategy` refuses every schema.
+        """Raise InvalidSchema or Incompatible if a consumer with `schema` may not subscribe to the topic: if the schema
+        cannot read the topic's messages, if `strategy` refuses every schema, or if the topic is used without a schema.
         """
         if strategy == CompatibilityStrategy.ALWAYS_COMPATIBLE:
             return

@@ -258,7 +258,9 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Close the connection with `abort`, because the client has closed its side; `close` would wait until the
-        client has read the queued data. Return True if the connection is closed in a later iteration of the event loop.
+        client has read the queued data.
+
+        If many clients disconnect at once, return True, and close the connection in a later iteration of the event loop.
         """
         paced = self.context.paced_setups
         if paced.admit() or self._transport.get_extra_info("sslcontext") is not None:
@@ -481,8 +483,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
 
     @contextmanager
     def uncounted_request(self) -> Iterator[None]:
-        """Exclude a parked request from the limit of unanswered requests, so that other requests and messages
-        continue.
+        """Exclude a waiting request from `maxConcurrentRequestsPerConnection` within this context, so that the broker
+        continues to read the connection.
         """
         self._count_answered(1)
         try:

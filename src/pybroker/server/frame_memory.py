@@ -47,7 +47,9 @@ class FrameMemory(Generic[C]):
         self._unauthenticated_bytes = 0
 
     def count(self, connection: C, decoder: Decoder) -> None:
-        """Update the memory of a connection's incomplete frame. After CONNECT, only large frames are counted."""
+        """Count the current size of a connection's incomplete frame instead of its previous size. After CONNECT, only
+        large frames are counted (`Decoder.holds_large_frame`).
+        """
         is_connected = connection.session.state is SessionState.CONNECTED
         before_bytes = self.counted.pop(connection, 0)
         now_bytes = 0 if is_connected and not decoder.holds_large_frame else decoder.held_bytes

@@ -51,6 +51,6 @@ WEIGHED_REQUEST_BYTES = 4096
 
 def weight_of(command: pb.BaseCommand) -> int:
     """Return the number of requests that a command counts for in maxConcurrentRequestsPerConnection: 1, and 1 more per
-    4 KiB, because waiting requests use memory.
+    4 KiB of its size, because waiting requests use memory.
     """
     return 1 + command.ByteSize() // WEIGHED_REQUEST_BYTES

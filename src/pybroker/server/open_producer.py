@@ -25,8 +25,8 @@ class OpenProducer:
         self.producer = producer
 
     def throttled_by(self, limit: WaitingPublishers | None) -> ThrottledPublish | None:
-        """Describe the message of this producer that waits because of the publish limit `limit`; None if `limit` is
-        None.
+        """Describe why and since when the publish limit `limit` delays a message of this producer. Return None if
+        `limit` is None.
         """
         if limit is None:
             return None

@@ -59,5 +59,5 @@ class ReadPauses:
 
     @property
     def in_words(self) -> str | None:
-        """The first reason that a user can remove, as a text; None if there is none."""
+        """The text of the first current reason that is listed in `IN_WORDS`; None if there is none."""
         return next((words for reason, words in IN_WORDS.items() if self.reasons & reason), None)

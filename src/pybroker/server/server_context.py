@@ -106,7 +106,7 @@ class ServerContext:
             displaced.abort("displaced by a newer connection before it was authenticated")
 
     def introduced(self, connection: Connection) -> None:
-        """Remove a connection whose client is authenticated from the limits of unauthenticated connections."""
+        """Stop counting a connection as unauthenticated, because its client is now authenticated."""
         self.unauthenticated.leave(connection)
 
     def check_begins(self, connection: Connection) -> None:
@@ -250,8 +250,8 @@ class ServerContext:
         self._stalled.pop(connection, None)
 
     def close_stalled(self, longest_s: float) -> None:
-        """Close connections whose clients have read nothing for `longest_s` seconds, because unsent data uses
-        memory.
+        """Close stalled connections, which have reached their limit of unsent data, if the client has read none of the
+        data for `longest_s` seconds.
         """
         now_s = self.now_s()
         for connection, (since_s, bytes_then) in list(self._stalled.items()):

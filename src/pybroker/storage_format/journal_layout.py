@@ -215,7 +215,8 @@ def batch_crc_from(data: memoryview, offset: int) -> tuple[int, Callable[[int], 
 
 def batch_bytes_said(data: memoryview, offset: int, file: FileHeader) -> int:
     """Return the number of bytes of `data` that belong to the batch at `offset` according to its header, even if the
-    batch is truncated; 0 if no batch of the file's current use begins there.
+    batch is truncated. Return 0 without a complete batch header of the file's generation at `offset`; a reused file also
+    contains batches of earlier generations.
     """
     prefix = batch_prefix(file)
     if data[offset : offset + len(prefix)] != prefix or offset + BATCH_HEADER_BYTES > len(data):

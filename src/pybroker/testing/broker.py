@@ -85,12 +85,14 @@ class TestBroker(ABC):
 
     @abstractmethod
     def crash(self) -> None:
-        """Stop the broker as with `kill -9`; data with receipts is kept. With a real broker this skips the test."""
+        """Stop the broker as with `kill -9`. Data that it has confirmed to clients is kept. With a real broker this skips
+        the test.
+        """
 
     @abstractmethod
     def restart(self) -> None:
-        """Start again at the same addresses, after `crash` if the broker is running. With a real broker this skips the
-        test.
+        """Start the broker again at the same addresses. If it is running, stop it first as `crash` does. With a real
+        broker this skips the test.
         """
 
     @abstractmethod

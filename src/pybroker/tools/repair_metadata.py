@@ -74,8 +74,8 @@ def read_metadata(files: DataFiles) -> MetadataRows:
 
 
 def doubts(files: DataFiles) -> list[Finding]:
-    """Return findings about changes that may be lost although the broker starts: an unreadable marker file, or a
-    damaged write-ahead log without a marker file.
+    """Return findings about changes that may be lost although the broker starts: an unreadable marker file
+    (`metadata.end`, the number of commits), or a damaged write-ahead log without a readable marker file.
     """
     has_mark = files.has(METADATA_MARK)
     found = []

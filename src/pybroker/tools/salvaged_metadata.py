@@ -36,8 +36,8 @@ class SalvagedMetadata:
         """The totals of the last commit; None if damaged."""
 
     def all_values(self, damaged_paths: set[str]) -> dict[str, Row] | None:
-        """Return the values of the last commit by path. Return None if they cannot be determined. `damaged_paths` are
-        paths whose newest value is damaged.
+        """Return the values of the last commit by path. Return None if they cannot be determined. The caller passes the
+        paths with a damaged newest value as `damaged_paths`.
         """
         damaged = {path: row for path, row in self.older.items() if path in damaged_paths}
         for values in (self.newest, self.newest | damaged, self.newest | self.older):

@@ -164,7 +164,9 @@ def _spans(rows: list[Row | None]) -> list[tuple[Key | None, Key | None]]:
 
 
 def is_whole_record(data: bytes) -> bool:
-    """Return whether a cursor record replaces all earlier records of the cursor, or of its delayed entries."""
+    """Return whether a record contains the complete state of a cursor, or of a cursor's delayed entries, and so replaces
+    all earlier records of this state.
+    """
     return data[_KIND_OFFSET : _KIND_OFFSET + 1] == bytes((_WHOLE,))
 
 

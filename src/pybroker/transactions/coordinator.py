@@ -262,7 +262,7 @@ class Coordinator:
         await self._recover()
 
     async def close(self) -> None:
-        """Accept no more commands. Commits and aborts in progress continue in the next run of the broker."""
+        """Accept no more commands. Commits and aborts in progress continue when a broker starts the coordinator again."""
         self.phase = Phase.CLOSED
         self._ready.set()  # Waiters receive an error.
         self.endings.close()
@@ -296,10 +296,10 @@ class Coordinator:
     # --- client requests ----------------------------------------------------------------------------------------------
 
     async def new(self, timeout_ms: int, owner: str | None, holder: Holder | None = None) -> TxnId:
-        """Open a transaction, which is aborted after `timeout_ms` milliseconds. Durable on return. It counts for the
-        fair share of `holder`, by default the role `owner`.
+        """Open a transaction, which is aborted after `timeout_ms` milliseconds. Durable on return. It is charged to
+        `holder` (role or address), by default to the role `owner`.
 
-        Waits while the limit of open transactions is reached, or while `holder` has used its share. Raises
+        Waits while the limit of open transactions is reached, or while `holder` has used its fair share of it. Raises
         TooManyRequests after a timeout, ServiceNotReady, StoreError, and NotAllowedError while a Java broker is
         registered in the cluster.
         """
@@ -379,7 +379,7 @@ class Coordinator:
         NotAllowedError for too many participants, TooManyRequests for lack of memory, and StoreError.
 
         `as_sent`: topic names as the client sent them, by full name. `is_operator`: the caller is a superuser, which
-        may use memory beyond the share of the holder.
+        may use memory beyond the fair share of the role or address to which the transaction is charged.
         """
         record = self.state.add(transaction, partitions, subscriptions, as_sent)
         if record is None:

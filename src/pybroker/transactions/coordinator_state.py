@@ -338,8 +338,8 @@ class CoordinatorState:
         return (each for each in found if each.status is Status.OPEN and asking.may(each.owner))
 
     def forget_sink(self, sink: str) -> Record:
-        """Return the log record that deletes the last committed batch of `sink`. After it is applied, a repeated batch
-        is committed again.
+        """Return the log record with which the coordinator forgets the last committed batch of `sink`. After it is
+        applied, a repeated batch is committed again.
         """
         return Record(FORMAT_VERSION, Kind.SINK_GONE, 0, self.last_least, sink=sink)
 

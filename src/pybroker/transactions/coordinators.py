@@ -164,8 +164,8 @@ class Coordinators:
         return coordinator
 
     async def of_sink(self, sink: str) -> Coordinator:
-        """Return the started coordinator that stores the transactions of the sink with the name `sink`. Raises the same
-        errors as `connect`.
+        """Return the coordinator that stores the transactions of the sink with the name `sink`. Start it if necessary.
+        Raises the same errors as `connect`.
         """
         return await self.connect(home_of(sink))
 
@@ -293,7 +293,7 @@ class Coordinators:
                     del self._closing[each.id]
 
     async def close(self) -> None:
-        """Accept no more commands. Commits and aborts in progress continue in the next run of the broker."""
+        """Accept no more commands. Commits and aborts in progress continue when a broker starts the coordinators again."""
         self._is_closed = True
         for coordinator in self.running():
             await coordinator.close()

@@ -103,7 +103,7 @@ class Marks:
 
     def makes_room(self, sink: str, holder: Holder, most: int, stands_for_ms: int, now_ms: int) -> str:
         """Return the sink whose mark must be deleted so that `sink` can get one; "" if none must be deleted. Raises
-        TooManyRequests without capacity.
+        TooManyRequests if a mark must be deleted, but none may be deleted yet.
 
         `most`: maximum number of marks. `stands_for_ms`: time for which a mark is kept after its last commit.
         """

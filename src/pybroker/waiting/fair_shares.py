@@ -31,7 +31,9 @@ UNKNOWN = Holder("unknown")
 
 
 def holder_of_role(role: str | None, *, is_operator: bool = False) -> Holder:
-    """Return the holder of a role; `UNKNOWN` if `role` is None. `is_operator`: the role is a superuser."""
+    """Return the holder to which the units of clients with this role are charged; `UNKNOWN` if `role` is None.
+    `is_operator`: the role is a superuser.
+    """
     return UNKNOWN if role is None else Holder(f"role {role}", is_operator)
 
 

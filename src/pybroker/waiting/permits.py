@@ -40,7 +40,9 @@ class Permits(Admissions[Holder, None]):
 
     @asynccontextmanager
     async def held(self, holder: Holder, timeout_s: float) -> AsyncIterator[None]:
-        """Hold a permit within this context, after a wait of up to `timeout_s` seconds. Raises NoPermit."""
+        """Hold a permit, charged to `holder` (role or address), within this context. Raises NoPermit if the queue is full,
+        or after a wait of `timeout_s` seconds.
+        """
         try:
             await self._queue.enter(holder, timeout_s)
         except QueueFull as full:

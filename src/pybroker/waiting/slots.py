@@ -76,7 +76,9 @@ class Slots(Generic[T]):
         return self._counts[address]
 
     def admit(self, occupant: T, address: str) -> Admission[T]:
-        """Give a slot to `occupant` if possible, and return the result. The occupant is unsettled until `settle`."""
+        """Give a slot to `occupant` if possible. Return whether it has a slot, and the occupant that was displaced for it.
+        `occupant` is unsettled until `settle`.
+        """
         assert occupant not in self._address_of, "admitted twice"
         displaced: T | None = None
         is_full_for_address = 0 < self._limit_per_address <= self._counts[address]

@@ -36,8 +36,8 @@ class WaitLimit:
 
     @asynccontextmanager
     async def waiting(self, holder: Holder, limit: int, timeout_s: float) -> AsyncIterator[None]:
-        """Count a request of `holder` as waiting within this context, for at most `timeout_s` seconds. Raises
-        WaitRefused, WaitTimedOut.
+        """Count a request of `holder` as waiting within this context. Raises WaitTimedOut after `timeout_s`
+        seconds, and WaitRefused if too many requests wait: all that `limit` permits, or the fair share of `holder`.
         """
         if not self.shares.may_take(holder, limit):
             self.refused_total += 1

@@ -150,8 +150,9 @@ class Decoder:
     def buffer(self, shared: memoryview) -> memoryview:
         """Return the memory for the next bytes of the connection, from which `received` decodes them.
 
-        This is a part of `shared`, with the incomplete frame of the last read copied in front of it, or `own_buffer`.
-        `shared` has SHARED_BUFFER_BYTES, and must not be used for another connection between both calls.
+        While a large frame is incomplete, this is a buffer of that frame. Otherwise it is a part of `shared`, and a small
+        incomplete frame is copied in front of it. `shared` has SHARED_BUFFER_BYTES, and must not be used for another
+        connection before `received` is called.
         """
         if self.missing_bytes and (own := self.own_buffer()) is not None:
             return own

@@ -161,7 +161,7 @@ def read_stat(reader: Reader) -> Stat:
 
 
 def path_and_no_watch(path: str) -> bytes:
-    """Encode the body of an EXISTS, GET or CHILDREN request, which sets no watch."""
+    """Encode the body of an EXISTS, GET or CHILDREN request without a watch."""
     return pack_text(path) + b"\0"
 
 

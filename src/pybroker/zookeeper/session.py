@@ -311,7 +311,8 @@ class Session:
         return LoginDue() if self._needs_login else self.opened()
 
     def opened(self) -> Established:
-        """Use the accepted connection for requests. With a login, the caller calls this after the login; without one,
+        """Use the accepted connection for requests. Return the event: RECONNECTED for the same session, RENEWED for
+        another session, None for the first one. If a login is needed, the caller calls this after the login; otherwise
         `received` calls it.
         """
         is_same = self._accepted.session_id == self.session_id

@@ -213,6 +213,49 @@ async def test_file_of_a_ledger_that_the_journal_deletes_is_not_missed() -> None
     await store.close()
 
 
+@pytest.mark.parametrize("is_file_there", [True, False])
+@pytest.mark.parametrize("is_older", [True, False])
+async def test_ledger_of_outdated_metadata_that_the_journal_deletes_is_not_missed(
+    is_file_there: bool, is_older: bool
+) -> None:
+    """The file may still be there: the store removes it after the record of the deletion is durable."""
+    store = await opened(FaultDisk())
+    ledger_id = await appended(store, b"first")
+    await store.seal(ledger_id)
+    if is_older:  # than an open ledger of the last checkpoint
+        await appended(store, b"of another ledger")
+    assert await store._checkpointer.run()
+    path = segment_path(LEDGERS, ledger_id)
+    data = store._disk.read_whole(path.name)  # type: ignore[attr-defined]
+    await store.delete_ledger(ledger_id)
+    disk = store._disk.after_kill()  # type: ignore[attr-defined]
+    await store.close()
+    assert not disk.exists(path)
+    if is_file_there:
+        disk.open_for_write(path).write_at((data,), 0, durable=True)
+    store = await opened(disk, named={ledger_id: 1})
+    assert ledger_id not in await store.list_ledgers()
+    assert not disk.exists(path)
+    await store.close()
+
+
+async def test_missing_ledger_is_refused_although_the_journal_deletes_another_one() -> None:
+    store = await opened(FaultDisk())
+    gone, deleted = [await appended(store, b"first") for _ in range(2)]
+    for ledger_id in (gone, deleted):
+        await store.seal(ledger_id)
+    await appended(store, b"of an open ledger")
+    assert await store._checkpointer.run()
+    await store.delete_ledger(deleted)
+    disk = store._disk.after_kill()  # type: ignore[attr-defined]
+    await store.close()
+    disk.unlink(segment_path(LEDGERS, gone))
+    before = files_of(disk, DIRECTORY)
+    with pytest.raises(MissingData, match=rf"ledgers/: {gone:020d}\.ledger is missing \(1 entries\)\. "):
+        await opened(disk, named={gone: 1, deleted: 1})
+    assert files_of(disk, LEDGERS) == {path: data for path, data in before.items() if LEDGERS in path.parents}
+
+
 async def sealed(*payloads: bytes) -> tuple[FaultDisk, int]:
     """Return the disk of a store that stopped cleanly with a sealed ledger, and the ledger."""
     store = await opened(FaultDisk())

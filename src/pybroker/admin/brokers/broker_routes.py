@@ -76,7 +76,7 @@ async def get_leader(call: Call) -> Response:
 
 
 async def check_backlog_quotas(call: Call) -> Response:
-    """Check the backlog quotas of all topics now, in addition to the periodic check."""
+    """Enforce the backlog quotas of this broker's loaded topics now, in addition to the periodic check."""
     await call.require_superuser()
     await call.broker.maintenance.check_backlog_quotas()
     return no_content()
@@ -127,10 +127,10 @@ async def get_overrides(call: Call) -> Response:
 
 
 async def set_override(call: Call) -> Response:
-    """Set a dynamic configuration key. The value takes effect immediately, and overrides the configuration file also
-    after restarts. 412 if the key is not dynamic.
+    """Set a dynamic configuration key. The value takes effect immediately and survives restarts: it overrides the
+    configuration file, environment and command line. 412 if the key is not dynamic.
 
-    A key without effect in pybroker, or an invalid value, is stored and logged. `GET
+    An invalid value is stored and logged, but not applied. The same holds for a key without effect in pybroker. `GET
     /admin/v2/brokers/configuration/runtime` shows the effective values.
     """
     await call.require_superuser()

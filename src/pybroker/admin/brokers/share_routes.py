@@ -112,10 +112,10 @@ class ShareRoutes:
         return json_response({name: _shown(each) for name, each in self._resources().items()})
 
     async def take_back(self, call: Call) -> Response:
-        """Release one resource of a holder: abort its transactions, delete its sinks, or end its read leases or live
-        streams.
+        """Release all units of one resource that a holder uses at this broker. Return their number (`ended`).
 
-        Topics of aborted transactions are notified in the background.
+        Depending on the resource, this aborts the holder's transactions, deletes its sinks, or ends its read leases or
+        live streams. The topics of aborted transactions are notified in the background.
         """
         await call.require_superuser()
         resource = self._resources().get(call.name("resource"))

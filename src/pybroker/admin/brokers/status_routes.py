@@ -31,7 +31,7 @@ async def get_live(_call: Call) -> Response:
 
 
 async def get_status(call: Call) -> Response:
-    """Return `OK` while the file `statusFilePath` exists and the broker is neither starting nor stopping."""
+    """Return `OK` if the file `statusFilePath` exists and the broker is neither starting nor stopping; otherwise 404."""
     if not call.broker.presence.takes_clients:
         raise AdminError(404, "The broker is not ready: it is starting or stopping")
     path = call.config.status_file_path

@@ -121,7 +121,7 @@ class Call:
 
     @property
     def holder(self) -> Holder:
-        """Return the account for fair queues and for shares of limited resources: the role of this call, or the
+        """Return the account to which queued requests and limited resources of this call are charged: its role, or the
         client's address if the call has no role.
         """
         return self.share.holder
@@ -278,8 +278,8 @@ class Call:
         return value
 
     async def text(self) -> str:
-        """Return the body as text: a JSON string, or the unquoted text of the Java admin client; "" without a body.
-        Raises BadBody if the body is not a JSON string or UTF-8.
+        """Return the body as text: a decoded JSON string, or unquoted UTF-8 text, which the Java admin client sends.
+        Return "" without a body. Raises BadBody for an invalid JSON string or invalid UTF-8, and the errors of `body`.
         """
         body = (await self.body(is_content=False)).strip()
         try:

@@ -142,8 +142,8 @@ def _to(
 def redirect(
     call: Call, ownership: BundleOwnership, addresses: LookupResult, path: str | None = None, without: str = ""
 ) -> Response:
-    """Return a redirect (307) to the broker at `addresses`, with the same path or with `path`. As in Pulsar, a redirect
-    by the leader is authoritative: that broker acquires a bundle without an owner.
+    """Return a redirect (307) to the broker at `addresses`, with the same path or with `path`. As in Pulsar, the
+    redirect is authoritative if this broker is the leader: the target broker then acquires a bundle without an owner.
 
     `without`: a query parameter that is removed.
     """

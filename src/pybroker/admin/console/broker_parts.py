@@ -107,8 +107,9 @@ class BrokerParts:
         """Brokers that did not respond, with the time from which they are asked again."""
 
     async def ask(self, ownership: BundleOwnership, max_rows: int) -> list[BrokerPart]:
-        """Return the parts of all other registered brokers, sorted by broker id. A part without complete figures states
-        the reason in `problem`. `max_rows`: limit for all brokers together.
+        """Return the loaded and stuck topics of each other registered broker, sorted by broker id. If the
+        topics of a broker cannot be fetched, `problem` is the reason. `max_rows`: maximum number of loaded topics of
+        all brokers together; above it, `is_cut` is true.
         """
         own = ownership.registry.own_broker.broker_id
         brokers = [each for name, each in sorted(ownership.registry.brokers().items()) if name != own]

@@ -47,10 +47,11 @@ class ClusterTable:
         self._shared = SharedAnswer(broker.runtime, self._make, _view_bytes)
 
     async def current(self) -> ClusterView:
-        """Return a table that is at most two seconds old, or older if its computation took long (`shared_answer.py`).
+        """Return the cached table, or a new table if the cached one is older than two seconds and older than ten times
+        its computation time.
 
-        The topics of brokers that do not respond are missing. Waiting for these brokers delays the result by at most
-        four seconds, at most once in ten seconds.
+        The topics of brokers that do not respond are missing. Such a broker delays the result by at most six seconds,
+        and is then not asked again for ten seconds.
         """
         if self._broker.ownership is None:
             table = await self._local.current()

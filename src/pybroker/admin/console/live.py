@@ -102,7 +102,9 @@ class Subject(NamedTuple):
 
 
 class Watched:
-    """Sampled points and viewers of one subject. A point is `NOT_LOADED` while the subject is not loaded."""
+    """Sampled points and viewers of one subject: the broker, a topic or a subscription. A point is `NOT_LOADED`
+    while the subject is not loaded.
+    """
 
     def __init__(self) -> None:
         self.watchers = 0
@@ -127,8 +129,8 @@ class Watched:
         return [self.points[index] for index in range(len(self.points) - new, len(self.points))]
 
     def rates(self, of: object, counters: tuple[int, ...], now_ms: float) -> Numbers:
-        """Return the growth of `counters` per second since the previous call with the same object `of`. All rates are
-        None if the previous call was for another object.
+        """Return the growth of each counter per second since the previous call. `of`: the object that has the counters.
+        All rates are None in the first call, and if the previous call was for another object.
         """
         elapsed_s = (now_ms - self.counted_ms) / 1000
         found: Numbers = (None,) * len(counters)

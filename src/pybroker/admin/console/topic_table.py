@@ -131,8 +131,8 @@ class TopicTable:
         return self._shared.is_kept
 
     async def current(self) -> Table:
-        """Return a table that is at most two seconds old, or older if its computation took long (`shared_answer.py`).
-        Concurrent callers share one computation.
+        """Return the cached table, or a new table if the cached one is older than two seconds and older than ten times
+        its computation time. Concurrent callers share one computation.
         """
         return await self._shared.current()
 

@@ -114,8 +114,11 @@ class PlanBudget:
 async def plan_of(
     topic: Topic, store: LedgerStore, asked: AskedTopic, budget: PlanBudget, *, with_points: bool
 ) -> TopicShown:
-    """Return the plan of a loaded topic. Raises StoreError, and ServiceNotReady if the broker does not learn in time
-    whether a transaction in the range has ended.
+    """Return the plan of a loaded topic. If the plan exceeds `budget`, it is truncated, and its `next` is set.
+    `with_points`: include the positions at which large ledgers can be split.
+
+    Raises StoreError, and ServiceNotReady if the broker does not learn in time whether a transaction in the range has
+    ended.
     """
     place_at_time = None
     if asked.publishTime is not None:

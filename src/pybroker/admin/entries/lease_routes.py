@@ -1,4 +1,4 @@
-"""`/admin/v3/entries/...`: read leases, and the data directory for readers on the broker's host.
+"""`/admin/v3/entries/...`: read leases, which protect ledgers from trimming, and the data directory for local readers.
 
 A read lease prevents for a limited time that ledgers of a topic are trimmed. Requires permission to consume from the
 topic.
@@ -79,7 +79,7 @@ def routes() -> list[Route]:
 
 
 async def directory(call: Call) -> Response:
-    """Return the data directory, for a reader that can open its files."""
+    """Return the run id of the data directory and, to a client on the broker's host, its path."""
     name = call.broker.data_directory
     if name is None:
         raise AdminError(

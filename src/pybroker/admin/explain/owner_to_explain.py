@@ -87,8 +87,8 @@ async def _at(
 
 
 async def owner_conflict(call: Call, name: TopicName) -> list[Finding]:
-    """Return a finding if the ownership document in the metadata store contradicts this broker, which serves topic
-    `name`.
+    """Return a finding if this broker serves topic `name`, but the ownership document in the metadata store is missing
+    or was not written by this broker. Otherwise, or if the document cannot be read, return an empty list.
     """
     ownership = call.broker.ownership
     if ownership is None:

@@ -47,8 +47,8 @@ class FileSender:
 
     @asynccontextmanager
     async def sending(self, timeout_s: float) -> AsyncIterator[SocketWriter]:
-        """Wait until earlier writes are complete, then yield the socket for one thread. Raises ClientGone if the client
-        has disconnected, or if the wait exceeds `timeout_s` seconds. The yielded writer has the same timeout.
+        """Wait until earlier writes are complete, then yield a writer that one thread may use. Raises ClientGone if the
+        client has disconnected, or if the wait exceeds `timeout_s` seconds. The writer's `send` has the same timeout.
         """
         try:
             async with asyncio.timeout(timeout_s):

@@ -45,7 +45,8 @@ async def unacked(call: Call) -> Response:
 
     `consumer`, `hash`, `key` (or `keyBase64`) and `minAgeMs` are filters; `withProperties=true` adds message
     properties. A page has `limit` rows (default 100, at most 1,000); `after` is `next` of the previous page. `total`
-    counts matching messages, but ignores the key filter if keys are known only from the stored entries.
+    counts all matching messages. With the filter `key`, it counts the messages with the hash of the key for Key_Shared;
+    for other subscription types, it ignores `key`.
 
     Exclusive and Failover subscriptions have no delivery counts and only approximate times
     (docs/reference/rest-details.md); their `total` counts entries.

@@ -141,7 +141,7 @@ def check_clusters(call: Call, tenant: str, clusters: Sequence[str]) -> None:
 
 
 def checked_retention(retention: RetentionPolicies | None) -> RetentionPolicies | None:
-    """Return `retention` unchanged. Raises AdminError 400 if its limits contradict each other."""
+    """Return `retention` unchanged. Raises AdminError 400 if a limit is below -1, or only one limit is 0."""
     refusal = "" if retention is None else retention_refusal(retention)
     if refusal:
         raise AdminError(400, refusal)

@@ -117,8 +117,8 @@ async def _create_on(call: Call, name: TopicName, subscription: str, start: Rese
 
 
 async def delete_subscription(call: Call) -> Response:
-    """Delete a subscription. 412 if it has consumers on a persistent topic, unless `force=true`. Disconnected consumers
-    reconnect, which creates a new subscription.
+    """Delete a subscription and disconnect its consumers. On a persistent topic, 412 if the subscription has consumers,
+    unless `force=true`. A consumer that reconnects creates a new subscription.
     """
 
     async def act(topic: TopicBase, subscription: SubscriptionBase) -> None:

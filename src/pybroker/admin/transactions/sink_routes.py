@@ -228,9 +228,9 @@ async def delete_sink(call: Call) -> Response:
 
 async def open_transaction(call: Call) -> Response:
     """Open a transaction for a batch of a sink. Return its id (`most` and `least`), or report that this batch or a
-    later one is committed.
+    later one is committed (`isCommitted`).
 
-    Transactions of an earlier run of the writer, up to this batch, are aborted.
+    Open transactions of other writers are aborted, and those of the writer's other runs for this or earlier batches.
     """
     sink, body = _sink_name(call), await call.json(OpenBody)
     require_enabled(call)
@@ -244,10 +244,11 @@ async def open_transaction(call: Call) -> Response:
 
 
 async def commit(call: Call) -> Response:
-    """Commit the transactions of a sink's batch atomically, unless this batch or a later one is already committed.
+    """Commit the transactions in the body, which belong to one batch of a sink, atomically. Abort the sink's other open
+    transactions for this or earlier batches, and those of other writers.
 
-    Other open transactions of the sink up to this batch are aborted. If the batch was committed before, the response is
-    the same, with `isRepeat`.
+    If this batch or a later one was committed before, nothing is committed, and `isRepeat` is true. The sink's open
+    transactions up to this batch are then aborted.
     """
     sink, body = _sink_name(call), await call.json(CommitBody)
     require_enabled(call)
@@ -272,8 +273,8 @@ async def commit(call: Call) -> Response:
 
 
 async def abort(call: Call) -> Response:
-    """Abort the open transactions of a sink up to the batch in the body, or all without a batch, and return their
-    number. 202 while some topics have not confirmed the abort.
+    """Abort the open transactions of a sink for the batch in the body and earlier batches; all of them if the body has
+    no `batch`. Return their number (`aborted`), with status 202 if some topics have not confirmed the abort yet.
     """
     sink, body = _sink_name(call), await call.json(AbortBody)
     if body.batch is not None:

@@ -3,8 +3,8 @@
 A ledger is orphaned if all of this holds:
 
 * it has the properties that the owner's brokers write, and the name of a managed ledger;
-* it was created at least `min_age_ms` ago, and `age_factor` times the time within which its creator stores it in a
-  document. The additional time allows for differences between the clocks of brokers;
+* it was created at least `min_age_ms` ago, and `age_factor` times the time within which its creator stores the
+  ledger's id in a document. The additional time allows for differences between the clocks of brokers;
 * no document lists it. The documents must be read after the ledgers were listed, because a document may be written in
   between.
 
@@ -31,8 +31,9 @@ class OrphanVerdict(Enum):
 
 class OrphanRule:
     """Decides which ledgers are orphaned. `required`: properties that a ledger must have with these values.
-    `owner_key`: a property that must not be empty. `named_within_ms` returns, from a ledger's properties, the time in
-    milliseconds within which its creator stores the ledger in a document; None if the properties do not state it.
+    `owner_key`: a property that must not be empty. `named_within_ms` takes a ledger's properties. It returns the
+    creator's time limit, in milliseconds, for storing the ledger's id in a document; None if the properties do not
+    state the limit.
     """
 
     def __init__(

@@ -72,8 +72,8 @@ def info_request(number: int) -> bytes:
 
 
 def force_request(number: int, ledger_id: int) -> bytes:
-    """Encode the request to make all entries of the ledger durable that the bookie has acknowledged. `number`: the
-    number of the request, which its response repeats.
+    """Encode the request to make all acknowledged entries of a ledger durable. `number`: the number of the request,
+    which its response repeats.
     """
     request = _request(number, Operation.FORCE)
     request.force.ledger_id = ledger_id

@@ -43,8 +43,8 @@ def range_count(record: CursorRecord) -> int:
 
 
 def position_info(record: CursorRecord, properties: dict[str, int]) -> bytes:
-    """Encode the state of a cursor as an entry of its cursor ledger. `properties`: Pulsar's properties of the
-    mark-delete position, which are numbers by name.
+    """Encode the state of a cursor as an entry of its cursor ledger. `properties`: names and values of Pulsar's
+    properties of the mark-delete position.
     """
     info = PositionInfo(ledger_id=record.mark_delete_position.ledger_id, entry_id=record.mark_delete_position.entry_id)
     if range_count(record) <= MAX_RANGES:
@@ -99,8 +99,8 @@ def state_of_document(info: ManagedCursorInfo) -> bytes:
 
 
 def put_state(info: ManagedCursorInfo, record: CursorRecord, properties: dict[str, int]) -> None:
-    """Store the whole state of a cursor in its document. `properties`: Pulsar's properties of the mark-delete position,
-    which are numbers by name.
+    """Store the whole state of a cursor in its document. `properties`: names and values of Pulsar's properties
+    of the mark-delete position.
     """
     clear_state(info, record.mark_delete_position)
     info.cursors_ledger_id = STATE_IN_DOCUMENT

@@ -1,4 +1,4 @@
-"""The document of one cursor, which its managed ledger's record and the cursor store change together.
+"""The metadata document of one cursor. Both the cursor store and the managed ledger change it.
 
 The cursor store changes the state and the cursor ledger's id, the managed ledger the properties. All changes are stored
 by `save` of the managed ledger. It checks the versions of the documents, so only the owner of the managed ledger can

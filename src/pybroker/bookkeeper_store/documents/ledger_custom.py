@@ -46,7 +46,7 @@ def cursor_metadata(owner: str, cursor_name: str, mark: ClusterMark | None = Non
 
 
 def record_metadata(record_id: str) -> dict[str, bytes]:
-    """Return the custom metadata of a ledger with records that only pybroker writes."""
+    """Return the custom metadata of the ledger with the record `record_id`. Only pybroker uses these records."""
     return {**_PULSAR, COMPONENT: b"pybroker-record", "pybroker/record": record_id.encode()}
 
 

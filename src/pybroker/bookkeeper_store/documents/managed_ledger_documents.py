@@ -113,7 +113,7 @@ def ledger_info(pulsar: PulsarInfo, extras: Extras | None, cursors: dict[str, Cu
 
 def pulsar_document(before: PulsarInfo, info: ManagedLedgerInfo, now_ms: int) -> bytes:
     """Encode Pulsar's document for `info`. `before`: the stored document, whose unknown fields are kept. `now_ms`: the
-    time of new ledgers, in milliseconds since 1970.
+    timestamp for ledgers without a stored timestamp, in milliseconds since 1970.
     """
     ledgers = LedgerList.decode(bytes(info.ledgers), 0)
     rows = {row.ledger_id: row for row in before.ledger_info}

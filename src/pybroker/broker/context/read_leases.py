@@ -71,10 +71,11 @@ class ReadLeases:
         now_ms: float,
         holder: Holder,
     ) -> float:
-        """Create, renew, or move the owner's lease on the topic. Return its remaining time in milliseconds.
+        """Create or renew the owner's lease on the topic. Return the remaining time of the lease in milliseconds.
 
-        A lease whose position does not advance ends after `longest_ms`. `holder`: role or client address against whose
-        limit the lease counts. Raises TooManyLeases.
+        The lease protects the ledgers from `ledger_id` on for `duration_ms`. If renewals do not change `ledger_id`, the
+        lease ends after `longest_ms`. `holder`: the role or client address whose number of leases is limited. Raises
+        TooManyLeases.
         """
         leases = self._by_topic.get(topic, {})
         self._drop_ended(topic, leases, now_ms)

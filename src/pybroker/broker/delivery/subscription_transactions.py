@@ -76,8 +76,8 @@ class SubscriptionTransactions(Stage):
     # --- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledge(self, consumer: Consumer, ack: Ack, txn: TxnId, what: Acknowledged) -> None:
-        """Add a pending ack with the effect `what`, which lasts until `txn` ends. The client receives ACK_RESPONSE when
-        the pending ack is durable, or with an error if it is refused.
+        """Add the acknowledgement `what` as a pending ack of the transaction `txn`. The client receives ACK_RESPONSE
+        when the pending ack is durable, or with an error if the pending ack is refused.
         """
         topic = self._topic
         refused = self._refused_before(txn) or topic.broker_context.taking_part(

@@ -54,9 +54,10 @@ class HeldBack:
             self.for_consumers[place] += max(1, hash_.entries)
 
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
-        """Return the blocked entries of hashes whose new or previous consumer is one of `consumers`.
+        """Return the draining hashes whose new or previous consumer is one of `consumers`, and the blocked entries of
+        new consumers among `consumers`.
 
-        Entries that wait because their consumer cannot receive messages now are included, whichever consumer it is.
+        Entries for a consumer that cannot receive messages now are always included, even if it is not in `consumers`.
         """
         found = HeldBack()
         found.for_consumers = self.for_consumers
@@ -90,8 +91,8 @@ def held_back(key_order: KeyOrderView, only: int | None = None) -> Generator[Non
 def of_hashes(
     subscription: Subscription, key_order: KeyOrderView, found: HeldBack
 ) -> Generator[None, None, list[Finding]]:
-    """Return findings about draining hashes, hashes without a consumer, and (in classic mode) new consumers that wait
-    for older deliveries.
+    """Return findings about draining hashes and hashes without a consumer. With the Key_Shared rules before Pulsar 4.0
+    (classic mode), also about new consumers that wait until earlier messages are acknowledged.
     """
     findings: list[Finding] = []
     if found.draining:

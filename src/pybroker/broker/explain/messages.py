@@ -110,8 +110,8 @@ def _unknown(_: TxnId) -> TransactionSeen | None:
 
 
 def absence(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that the message does not exist or is still being stored. Return None if the topic, or this subscription's
-    compacted view, contains it.
+    """Return the finding that the message does not exist or is still being stored; None if the topic, or this
+    subscription's compacted view, contains it. Return `Want.VIEW` if the caller must read the view first.
     """
     ledger, position = asked.topic.ledger, asked.position
     if ledger.ledgers.has_entry(position):
@@ -143,8 +143,8 @@ def _is_being_stored(ledger: ManagedLedger, position: Position) -> bool:
 
 
 def replacement(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report that compaction removed the message, so that consumers with `readCompacted` do not receive it. Return None
-    otherwise.
+    """Return the finding that compaction removed the message, so that consumers with `readCompacted` do not receive it;
+    None for other messages. Return `Want.VIEW` if the caller must read the compacted view first.
     """
     if not _may_be_in_view(asked):
         return None
@@ -628,8 +628,8 @@ def _incomplete(asked: MessageQuestion, chunk: Chunk, state: ConsumerState) -> l
 
 
 def damaged(asked: MessageQuestion) -> Reasons | Want | None:
-    """Report an entry that cannot be read; None for other entries. The entry is read only if reads of the subscription
-    fail.
+    """Return the finding that the entry is permanently unreadable; None for other entries. Return `Want.ENTRY` if reads
+    of the subscription fail and the caller must read the entry first.
     """
     stall = asked.subscription.stall
     entry = asked.known.entry

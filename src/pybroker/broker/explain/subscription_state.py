@@ -485,8 +485,9 @@ def _look_ahead_full(subscription: Subscription, key_order: KeyOrderView, waitin
 
 def transaction_open(topic: Topic) -> list[Finding]:
     """Return a finding about the topic's oldest open transaction, which blocks all messages after its first message.
+    Empty without an open transaction.
 
-    A transaction that may be committed has another finding, because it cannot be aborted.
+    If the coordinator may already have committed the transaction, the finding does not suggest an abort.
     """
     behind, buffer = behind_transaction(topic), topic.transactions.buffer
     if behind is None or buffer is None:

@@ -63,7 +63,8 @@ def cursor_values(kind: str, text: str, count: int) -> list[int]:
 
 
 def pieces_of(pending: PendingAcks) -> Iterator[tuple[int, BitMap, Mapping[int, Hold]]]:
-    """Yield all unacknowledged entries in ascending order, in slices of one ledger: ledger id, entries, and consumers.
+    """Yield all unacknowledged entries in ascending order, in slices of one ledger: ledger id, entry ids of the slice,
+    and the delivery (`Hold`) of each unacknowledged entry of the ledger, by entry id.
 
     The caller may yield to the event loop between slices.
     """

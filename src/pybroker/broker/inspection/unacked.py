@@ -58,15 +58,17 @@ class UnackedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Candidates:
-    """The first matching entries after a position, and the number of all matching unacknowledged messages."""
+    """The first matching entries after a position, and the number of matching unacknowledged messages on all pages (for
+    Exclusive and Failover: the number of entries).
+    """
 
     entries: list[UnackedEntry] = field(default_factory=list)
     total: int = 0
 
 
 def candidates(subscription: Subscription, wanted: Wanted, after: Place, max_entries: int) -> Steps[Candidates]:
-    """Return the first `max_entries` unacknowledged entries after `after` that match `wanted`, and the number of all
-    matching messages.
+    """Return the first `max_entries` unacknowledged entries after `after` that match `wanted`, and the number of
+    matching messages on all pages (for Exclusive and Failover: the number of entries).
     """
     dispatcher = subscription.dispatcher
     if dispatcher is not None and dispatcher.individual is not None:

@@ -52,10 +52,10 @@ class PartitionedTopicOperations:
     # --- creation ----------------------------------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str]) -> None:
-        """Create a partitioned topic with its partitions.
+        """Create a partitioned topic with its partitions. Wait while another call creates the same topic.
 
-        Raises AdminError 400 for a reserved name and 409 if the topic exists (after a concurrent creation is complete),
-        NotAllowedError above the namespace's topic limit, TopicNotFound if the namespace is missing, TooManyRequests.
+        Raises AdminError 400 for a reserved name and 409 if the topic exists, NotAllowedError above the namespace's
+        topic limit, TopicNotFound if the namespace is missing, TooManyRequests.
         """
         self._creation.require_own_name(name)
 

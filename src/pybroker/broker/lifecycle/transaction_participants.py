@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RemoteParticipants(Protocol):
-    """Participants that other brokers serve."""
+    """Client of the brokers that own the topics and subscriptions of a transaction."""
 
     def serves(self, topic: TopicName) -> bool:
         """Return whether this broker itself serves `topic`."""

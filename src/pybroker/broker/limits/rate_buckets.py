@@ -49,8 +49,8 @@ class RateBuckets:
             self._bytes.spend(size_bytes)
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Add tokens to the buckets, which may then contain more than the tokens of one period. At the next call, this
-        excess is removed if it is unused.
+        """Add tokens to the buckets, which may then contain more than the tokens of one period. The next call of `add`
+        first removes the unused part of this excess.
         """
         if self._messages is not None:
             self._messages.add(messages)

@@ -36,7 +36,7 @@ class ResourceGroupRates:
         self._limits: dict[str, RatesOfGroup] = {}
 
     def of(self, name: str | None) -> RatesOfGroup:
-        """Return the limits of the group `name`; no limits for an unknown group or None."""
+        """Return the limits of the group `name`. For an unknown group or None, return an object without limits."""
         group = None if name is None else self._groups.get(name)
         if name is None or group is None:
             return _UNLIMITED

@@ -23,7 +23,7 @@ TIMEOUT_S = 10.0
 
 
 class HealthCheck:
-    """Executor of health checks. A request during a running check gets another check afterwards."""
+    """Executor of health checks. Checks run one after the other, so a request may wait for an earlier check."""
 
     def __init__(self, runtime: Runtime, metadata_store: MetadataStore, presence: Presence, topics: Topics) -> None:
         self._runtime = runtime
@@ -33,7 +33,7 @@ class HealthCheck:
         self._running = asyncio.Lock()
 
     async def run(self) -> None:
-        """Check the broker. Raises BrokerError if a message cannot be stored or read back."""
+        """Check the broker. Raises BrokerError if a message is not stored and read back within TIMEOUT_S seconds."""
         if not self._presence.takes_clients:
             raise ServiceNotReady("the health check cannot run: the broker is starting or stopping")
         try:

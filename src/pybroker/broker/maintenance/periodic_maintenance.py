@@ -93,7 +93,9 @@ class Maintenance:
         await self._for_each_topic("retention", _trim)
 
     async def check_full_disk(self) -> None:
-        """While the disk is full, delete acknowledged ledgers without waiting for the next retention check."""
+        """If the disk is full, run the retention check now, which deletes acknowledged ledgers. Called every
+        FULL_DISK_CHECK_S seconds.
+        """
         if self._store.refusal() is not None:
             await self.check_retention()
 

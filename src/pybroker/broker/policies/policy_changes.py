@@ -78,12 +78,16 @@ class PolicyChanges(PolicyListener, ResourceGroupListener):
             self.topic_read_again(topic, await self._broker_context.resources.topic_policies_in_force(topic))
 
     def topic_changed(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Apply the policies of a topic, or of all partitions of a partitioned topic, and publish a change event."""
+        """Apply the changed policies of a topic, and publish a change event. `policies` is None if they were deleted.
+        The policies of a partitioned topic apply to all its partitions.
+        """
         self._change_events.changed(topic, policies)
         self.topic_read_again(topic, policies)
 
     def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Apply policies that another broker changed, without publishing a change event."""
+        """Apply the policies of a topic after a possible change by another broker. Like `topic_changed`, but publishes
+        no change event.
+        """
         partitioned = self._partitioned.get(topic)
         names = [topic] if partitioned is None else map(topic.partition, range(partitioned.partitions))
         for loaded in map(self._loaded.get, names):

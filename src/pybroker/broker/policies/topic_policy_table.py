@@ -40,8 +40,11 @@ class TopicPolicyTable:
         return len(self._local) + len(self._global)
 
     def apply(self, event: PolicyEvent, position: Position = EARLIEST) -> bool:
-        """Apply the event at `position`. Return False, without applying the event, if it is based on outdated policies:
-        another event of the topic was applied after the event on whose policies it is based (`PolicyEvent.base`).
+        """Apply the event at `position`, and return True. If the event is outdated, return False instead and change
+        nothing.
+
+        An event is outdated if it has a base (`PolicyEvent.base`), and another event of the topic was applied after
+        that base.
         """
         table = self._global if event.is_global else self._local
         if not event.is_global:

@@ -27,7 +27,7 @@ _BELOW_ALL = -(1 << 63) - 1
 
 
 class Verdict(Enum):
-    """Decision about a message: new, duplicate, or not known yet."""
+    """Decision whether a message is new or a duplicate."""
 
     NEW = auto()
     DUPLICATE = auto()
@@ -117,8 +117,8 @@ class Deduplication:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def judge(self, name: str, session: object, run: SendRun) -> list[Part]:
-        """Decide for each of the messages `run` whether it is new, a duplicate, or not known yet. Return consecutive
-        messages with the same verdict, in order.
+        """Decide for each of the messages `run` whether it is new or a duplicate (see `Verdict`). Return the messages
+        in order; each part contains consecutive messages with the same verdict.
 
         Before the next call, the caller must report with `accepted` or `refused` whether the ledger accepted the new
         messages.
@@ -225,7 +225,9 @@ class Deduplication:
         return NO_SEQUENCE_ID if known is None or known.persisted == _BELOW_ALL else known.persisted
 
     def dropped(self, name: str, run: SendRun) -> None:
-        """Record the duplicates `run` of the producer `name` for `explain`. They get receipts, but are not stored."""
+        """Record the duplicates `run` of the producer `name` for the command `pybroker explain`. Duplicates get
+        receipts, but are not stored.
+        """
         known = self._known(name)
         before = known.dropped
         messages = 0 if before is None or before.pushed != known.pushed else before.messages

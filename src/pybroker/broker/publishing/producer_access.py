@@ -110,7 +110,9 @@ class ProducerAccess(Generic[P]):
         return self._holder
 
     def join(self, producer: P) -> Joined[P]:
-        """Add a producer. Raises ProducerBusy, ProducerFenced."""
+        """Add a producer. Return its state, and the producers that it fences. If the topic does not admit it, raises
+        ProducerBusy for the access mode Shared, and ProducerFenced for the other modes.
+        """
         mode = producer.access_mode
         if mode is AccessMode.SHARED:
             if self._holder is not None or self._waiting:
@@ -158,8 +160,8 @@ class ProducerAccess(Generic[P]):
         return self._claimed_epoch if producer is self._holder else None
 
     def took_over(self, producer: P) -> bool:
-        """Record that the topic epoch which `producer` claimed is durable. Return False if `producer` lost the claim
-        meanwhile.
+        """Record that the new topic epoch of `producer` is durable, so that `producer` has exclusive access now. Return
+        False if it has left or was fenced while the epoch was being stored.
         """
         epoch = self.claimed_epoch(producer)
         if epoch is None:

@@ -94,8 +94,8 @@ class ProducerRegistry:
             await self._take_over(producer)
 
     def add(self, producer: Producer) -> Standing:
-        """Add `producer` without waiting. The caller has checked its permission. A producer that claims the topic is
-        not attached yet, but blocks other producers.
+        """Add `producer` without waiting, and return its state. The caller has checked its permission. In the state
+        CLAIMS, the producer blocks other producers, but is attached only after its topic epoch is stored.
 
         Raises the errors of `require_admissible`, ProducerBusy, ProducerFenced.
         """
@@ -220,7 +220,9 @@ class ProducerRegistry:
                 self._refuse(producer, refusal)
 
     def without_access(self) -> list[Producer]:
-        """Return the producers that wait for exclusive access or claim it, and are not attached."""
+        """Return the producers that are not attached, because they wait for exclusive access, or until their topic
+        epoch is stored.
+        """
         holder = self._access.holder
         is_claimant = holder is not None and self.attached.get(holder.name) is not holder
         return [*self._access.waiting, *([holder] if holder is not None and is_claimant else [])]

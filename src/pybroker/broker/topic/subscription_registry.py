@@ -63,7 +63,8 @@ class SubscriptionRegistry:
     async def lock(self, name: str, purpose: str) -> AsyncIterator[None]:
         """Hold the lock of the subscription name within this context. The subscription need not exist.
 
-        `purpose` appears in the errors of waiters. Raises TopicFenced and TooManyRequests.
+        `purpose` is for the error texts of other requests that wait for the lock. Raises TopicFenced, and
+        TooManyRequests if too many requests wait or the wait takes too long.
         """
         self._topic.require_open()
         async with self._locks.held(name, purpose):

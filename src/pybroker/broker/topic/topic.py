@@ -216,7 +216,7 @@ class Topic(TopicBase, ManagedLedgerListener):
 
     def append(self, producer: Producer, run: SendRun, accepted: Accepted | None) -> bool:
         """Pass messages of a producer to the ledger. If the ledger refuses them, send the error to the producer and
-        return False.
+        return False. `accepted`: the deduplication record of the messages, or None.
         """
         now_ms = self.runtime.clock.monotonic_ms()
         publish = Publish(producer, run, now_ms, accepted)
@@ -316,7 +316,9 @@ class Topic(TopicBase, ManagedLedgerListener):
         )
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
-        """Make publishers wait in `queue` on behalf of `part` of the topic, such as deduplication; None releases them."""
+        """Make publishers wait in `queue`, because the component `part` of the topic, such as deduplication, blocks
+        them. If `queue` is None, `part` no longer blocks them.
+        """
         if queue is None:
             self._holds.pop(part, None)
         else:

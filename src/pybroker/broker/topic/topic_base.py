@@ -144,8 +144,8 @@ class TopicBase(ABC):
         await producer.permission.require()
 
     def require_admissible(self, producer: Producer) -> None:
-        """Check that the topic accepts `producer`. The caller has checked its permission. Raises ServiceNotReady, and
-        MetadataError if required encryption is missing.
+        """Check that the topic accepts `producer`. The caller has checked its permission. Raises TopicFenced if the
+        topic is being closed, and MetadataError if required encryption is missing.
         """
         self.require_open()
         producer_admission.require_encryption(self.shared, producer)
@@ -158,8 +158,8 @@ class TopicBase(ABC):
         self.producer_registry.close_all(refusal)
 
     async def settled(self, producer_name: str) -> None:
-        """Wait until `last_sequence_id` of this producer is final. Raises ServiceNotReady if the topic is closed
-        meanwhile.
+        """Wait until earlier messages of this producer are stored or have failed, so that its `last_sequence_id` is
+        final. Raises ServiceNotReady if the topic is closed meanwhile.
         """
         self.require_open()
 

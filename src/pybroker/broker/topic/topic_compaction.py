@@ -187,8 +187,11 @@ class TopicCompaction:
             yield
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """Return the last message for consumers with `readCompacted`: its position, and its index in a batch or -1.
-        None if the message is in the topic after the compaction horizon. Raises StoreError.
+        """Return the position of the last message in the compacted view, and its index in a batch or -1. An empty view
+        has position EARLIEST and index -1. Raises StoreError.
+
+        Return None if there is no view, or the topic has later entries: then the last message of the topic is also the
+        last one for consumers with `readCompacted`.
         """
         ledger = self._ledger
         while (view := ledger.compacted) is not None:

@@ -50,7 +50,9 @@ class TransactionTopic(Protocol):
         """Pass messages to the ledger. If the ledger refuses them, send the error to `producer` and return False."""
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
-        """Make publishers wait in `queue` on behalf of `part` of the topic; None releases them."""
+        """Make publishers wait in `queue`, because the component `part` of the topic blocks them. If `queue` is None,
+        `part` no longer blocks them.
+        """
 
     def wake_subscriptions(self) -> None: ...
 
@@ -124,8 +126,9 @@ class TopicTransactions(CursorOwner):
     def admit_plain(self, run: SendRun) -> tuple[SendRun, Refused]:
         """Split messages that were sent without a transaction into admitted and rejected messages.
 
-        A message is rejected if its metadata contain a transaction id, because the message would be blocked after a
-        reload, or if it is a marker, which only the broker may publish.
+        End markers are rejected, because only the broker may publish them. If the topic has had transactions, messages
+        with a transaction id in their metadata are rejected, too: the next load would count them as part of an open
+        transaction.
         """
         errors: dict[int, BrokerError] = {}
         for index, entry in enumerate(run.payloads):
@@ -228,11 +231,11 @@ class TopicTransactions(CursorOwner):
         return None if self.buffer is None else self._pending_ends.first(self.buffer.open)
 
     async def ends_known(self, timeout_s: float | None = None) -> None:
-        """Wait until all transactions that were committed before the topic was loaded have ended on this topic, so that
-        readers see their messages.
+        """Wait until this topic has stored the commit of each transaction that its coordinator committed before the
+        topic was loaded. Readers then see the messages of these transactions.
 
-        Raises ServiceNotReady after `timeout_s` (default: `transactionBufferEndsWaitTimeInMillis`), and when the topic
-        is closed.
+        Raises ServiceNotReady after `timeout_s` seconds (default: `transactionBufferEndsWaitTimeInMillis`), and when
+        the topic is closed.
         """
         if self.pending_end is None:
             return

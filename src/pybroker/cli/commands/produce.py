@@ -233,7 +233,9 @@ class LineCutter:
         return b"".join(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete with `data`. Raises CommandFailed for a line above MAX_LINE_BYTES."""
+        """Return the lines that `data` completes. Raises CommandFailed if the incomplete line has more than
+        MAX_LINE_BYTES.
+        """
         *whole, left = data.split(self._end)
         if whole:
             whole[0] = b"".join([*self._parts, whole[0]])

@@ -37,7 +37,8 @@ class MessageConsumer(Receiver, ClientPart):
     async def attach(self, topics: Iterable[TopicName]) -> None:
         """Read further topics and their partitions. Topics that the consumer already reads are skipped.
 
-        After an error, the topics up to the failed one are attached.
+        After an error, the consumer reads the topics before the failed one, and possibly some partitions of the failed
+        one.
         """
         for topic in topics:
             partitions = await self._client.partitions(topic, may_create=True)
@@ -51,7 +52,9 @@ class MessageConsumer(Receiver, ClientPart):
 
     @property
     def is_active(self) -> bool:
-        """Whether the broker delivers messages of any partition to this consumer (Failover and Exclusive)."""
+        """Whether this consumer is the active consumer of at least one partition. Always true for Shared and
+        Key_Shared.
+        """
         return any(each.is_active for each in self._partitions.values())
 
     @property
@@ -137,7 +140,8 @@ class MessageConsumer(Receiver, ClientPart):
         self, message: Message, *, wants_receipt: bool = False, transaction: Transaction | None = None
     ) -> None:
         """Acknowledge a message and all earlier messages of its partition. `wants_receipt` and `transaction` as in
-        `ack`. Not possible on Shared and Key_Shared.
+        `ack`. The broker rejects this on Shared and Key_Shared, and the caller receives the error only if it waits for
+        the response.
         """
         partition = self._partition_of(message)
         work = partition.acknowledge(

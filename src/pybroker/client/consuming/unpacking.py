@@ -104,8 +104,8 @@ def unpack(
     data_keys: Sequence[AESGCM] = (),
 ) -> Unpacked:
     """Return the messages of an entry. `data_keys`: the decrypted data keys of an encrypted entry. If none of them
-    fits, return the entry as one encrypted message with `takes_encrypted`, else raise EncryptedMessage. Raises
-    DamagedPayload for an entry that cannot be decoded.
+    fits, return one encrypted message if `takes_encrypted` is set, else raise EncryptedMessage. Raises DamagedPayload
+    for an entry that cannot be decoded.
     """
     try:
         metadata, payload = split_entry(entry.data)

@@ -124,9 +124,7 @@ class PartitionPublisher:
 
     @property
     def is_full(self) -> bool:
-        """Whether no open batch accepts another message, so that the next message without a key may go to another
-        partition.
-        """
+        """Whether there is no open batch, so that the next message without a key may go to another partition."""
         return not self._open
 
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:

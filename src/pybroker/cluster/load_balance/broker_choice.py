@@ -134,8 +134,8 @@ class BundleAssignment:
         self._views: dict[str, _BrokerView] = {}
 
     def set_candidates(self, candidates: Iterable[Candidate]) -> None:
-        """Set the registered brokers with their load reports. Remove the decisions for brokers that are not registered,
-        and the decisions for acquired bundles that are in the load report of their broker.
+        """Set the registered brokers with their load reports. Remove the decisions for brokers that are not registered.
+        Also remove the decision for an acquired bundle if the load report of its broker contains the bundle.
         """
         self._candidates = {candidate.broker_id: candidate for candidate in candidates}
         for bundle, decision in list(self._decisions.items()):

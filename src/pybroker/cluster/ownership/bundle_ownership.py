@@ -228,8 +228,9 @@ class BundleOwnership:
     # --- the owner ---------------------------------------------------------------------------------------------------
 
     async def owner_of(self, topic: TopicName, listener_name: str | None, *, is_authoritative: bool) -> Owner:
-        """Return the owner of the bundle of `topic`, or the broker to ask. If the bundle has no owner, this broker may
-        acquire it. Raises TopicNotFound, MetadataError, ServiceNotReady, StoreError.
+        """Return the owner of the bundle of `topic`. If the bundle has no owner, this broker acquires it, or the result
+        is the broker that the client must ask next (kind REDIRECT). Raises TopicNotFound, MetadataError,
+        ServiceNotReady, StoreError.
 
         `listener_name`: the listener whose addresses the client needs. `is_authoritative`: another broker has sent the
         client here to let this broker acquire the bundle.
@@ -242,8 +243,8 @@ class BundleOwnership:
     async def owner_of_bundle(
         self, bundle: NamespaceBundle, listener_name: str | None, *, is_authoritative: bool
     ) -> Owner:
-        """Return the owner of `bundle`, or the broker to ask, like `owner_of`. If the bundle has no owner, this broker
-        may acquire it. Raises MetadataError, ServiceNotReady, StoreError.
+        """Return the owner of `bundle`. If the bundle has no owner, this broker acquires it, or the result is the
+        broker that the client must ask next, as for `owner_of`. Raises MetadataError, ServiceNotReady, StoreError.
         """
         for _ in range(ATTEMPTS):
             found = await self.present_owner(bundle, listener_name, is_authoritative=is_authoritative)
@@ -326,7 +327,7 @@ class BundleOwnership:
         return bool(own.broker_service_url_tls) and document.native_url_tls == own.broker_service_url_tls
 
     async def document_changed(self, bundle: NamespaceBundle, timeout_s: float) -> None:
-        """Wait until the ownership document of `bundle` changes or may have changed unnoticed, at most `timeout_s`
+        """Return when the ownership document of `bundle` changes or may have changed unnoticed, or after `timeout_s`
         seconds.
         """
         waiter = self._waiters.get(bundle)

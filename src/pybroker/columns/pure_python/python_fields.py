@@ -35,8 +35,8 @@ def signed32(value: int) -> int:
 
 
 def span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
-    """Return the start, size and end of a protobuf bytes field in `data`. `pos` is the offset after the field's tag,
-    `end` the end of the message. Raises ProtocolViolation if the field extends beyond it.
+    """Return the start, size and end of the value of a protobuf bytes field in `data`. `pos`: the offset after the
+    field's tag. `end`: the end of the message. Raises ProtocolViolation if the value extends beyond `end`.
     """
     if pos < end and data[pos] < 0x80:
         size, start = data[pos], pos + 1

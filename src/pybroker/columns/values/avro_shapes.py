@@ -43,7 +43,9 @@ class Shape(ABC):
 
     @abstractmethod
     def skip_one(self, data: memoryview, place: int, end: int) -> int:
-        """Return the offset after the value at offset `place` of `data`. Raises BadBytes."""
+        """Return the offset after the value at offset `place` of `data`, which ends at `end`. Raises BadBytes for a
+        truncated or invalid value.
+        """
 
 
 class FixedShape(Shape):
@@ -355,7 +357,9 @@ def _walk_numbers(data: memoryview, place: int, end: int, count: int, bounds: ar
 
 
 def read_one_long(data: memoryview, place: int, end: int) -> tuple[int, int]:
-    """Return the Avro `long` at offset `place` of `data`, and the offset after it. Raises BadBytes."""
+    """Return the Avro `long` at offset `place` of `data`, which ends at `end`, and the offset after the `long`. Raises
+    BadBytes for a truncated or invalid number.
+    """
     if place >= end:
         raise BadBytes("the payload ends within a value, so it is damaged or has another schema")
     byte = data[place]

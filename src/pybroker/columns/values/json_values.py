@@ -30,8 +30,9 @@ class Unfit(ValueError):
 
 
 def value_from_json(avro_type: AvroType, value: Any, *, is_default: bool = False) -> Any:
-    """Convert a JSON value to the column value of an Avro type. Raises Unfit. In a default value of a schema
-    (`is_default`), bytes are the characters of the text (ISO 8859-1).
+    """Convert a JSON value to the column value of an Avro type. Raises Unfit if the value does not have this type.
+    `is_default`: the value is a default in a schema, in which a text represents bytes by its characters (ISO 8859-1),
+    not by base64.
     """
     return converter(avro_type, AvroColumns(), is_default=is_default)(value)
 

@@ -32,9 +32,9 @@ def value_decoder(
     """Return the decoder of payloads into the columns of schema `info`. Without a schema, and with mode `raw`, payloads
     are bytes.
 
-    `versions` returns the schema of a version, and is called once for each version in the payloads; `decode` raises its
-    exceptions. `wanted`: the names of the columns to decode; None for all. Raises UnreadableSchema if the schema cannot
-    be represented as columns.
+    `versions` returns the schema of a version. `ValueDecoder.decode` calls this function for each new version, and
+    raises its exceptions. `wanted`: the names of the columns to decode; None for all. Raises UnreadableSchema if the
+    schema cannot be represented as columns.
     """
     if mode == "raw" or info is None:
         return ReaderOfValues(BytesReader())

@@ -93,11 +93,11 @@ class ChunkedMessages:
     def other_chunks(
         self, consumer: ConsumerState, positions: Sequence[Position], is_elsewhere: Callable[[int], bool]
     ) -> list[Position]:
-        """Return the chunks that must be redelivered together with the chunks at `positions`, which `consumer` returns:
-        the other chunks of the same messages that were sent to `consumer`. Some may be acknowledged.
+        """Return further chunks to redeliver when `consumer` requests redelivery of the chunks at `positions`: the
+        other chunks of the same messages that `consumer` has received. Some may be acknowledged.
 
-        Only messages for whose sticky key hash `is_elsewhere` returns True are included. The hashes of the other
-        messages stay with `consumer`, which receives the returned chunks again.
+        Only messages that another consumer must receive are included: `is_elsewhere` returns True for their sticky key
+        hash. All other messages stay with `consumer`, which needs only the chunks at `positions` again.
         """
         given_back = set(positions)
         others: list[Position] = []

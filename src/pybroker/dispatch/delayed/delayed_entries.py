@@ -95,17 +95,19 @@ class DeliveryTimes:
         return now_ms if self.is_strict else now_ms + self.tick_ms
 
     def alarm_ms(self, due_ms: int, last_alarm_ms: int) -> int:
-        """Return when the subscription looks for due entries next, after it did so at `last_alarm_ms`; `due_ms` is when
-        the next entry is due. All times are milliseconds since 1970.
+        """Return the time of the next search for due entries. `due_ms`: the time at which the next entry is due;
+        `last_alarm_ms`: the time of the previous search. All times are milliseconds since 1970.
 
-        With strict times, this is at most once per tick: an entry may be up to one tick late, and is never early.
-        Otherwise it is `due_ms`.
+        If delivery times are strict, searches are at least one tick apart: an entry may be up to one tick late, and is
+        never early. Otherwise the result is `due_ms`.
         """
         return max(due_ms, last_alarm_ms + self.tick_ms) if self.is_strict else due_ms
 
 
 class DelayedIndex:
-    """The delayed entries of one subscription. Adding an entry that already waits changes nothing."""
+    """The delayed entries of one subscription. New entries are collected, and then divided into runs (`DelayedRun`),
+    which the subscription stores. Adding an entry that already waits changes nothing.
+    """
 
     def __init__(self, changed: ChangedDelays | None = None) -> None:
         """`changed`: the delivery times that an administrator changed. Its owner must call `move` after each change."""

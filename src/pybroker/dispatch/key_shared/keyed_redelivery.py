@@ -146,8 +146,8 @@ class KeyedReplay(Waiting):
         return ENTRY_BYTES * self._count + HASH_BYTES * len(self.waiting) + PART_BYTES * self._parts
 
     def bytes_of(self, filler: Filler) -> int:
-        """Return the approximate memory, in bytes, of the waiting entries that the consumer `filler` delays; for None,
-        of the waiting entries whose hash has no owner.
+        """Return the approximate memory, in bytes, of the waiting entries that the consumer `filler` may receive, or
+        whose hash drains at it; for None, of the waiting entries whose hash has no owner.
         """
         return self._bytes.get(filler, 0)
 

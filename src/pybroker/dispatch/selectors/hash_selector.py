@@ -48,4 +48,4 @@ class HashSelector(ABC):
 
     @abstractmethod
     def ranges(self) -> dict[ConsumerState, list[HashRange]]:
-        """Return the hashes of each consumer as ascending ranges without adjacent ranges."""
+        """Return the hashes of each consumer as ascending ranges. Adjacent ranges of a consumer are merged."""

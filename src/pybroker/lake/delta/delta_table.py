@@ -62,8 +62,8 @@ class DeltaLakeTable(LakeTable):
         self._storage = Storage(location, options)
 
     def follow(self, topics: Iterable[str]) -> bool:
-        """Add topics whose positions later calls of `load` return. Return whether any topic is new. Needed because
-        Delta cannot list the app transactions that store the positions; they are found only by their ids.
+        """Make later calls of `load` include the positions of these topics. Return whether any topic is new. Needed
+        because Delta cannot list the app transactions that store the positions; they are found only by their ids.
         """
         new = set(topics) - set(self._topics)
         self._topics += sorted(new)

@@ -168,9 +168,9 @@ class CheckpointTable:
         return list(damaged)
 
     def load_facts(self, what_is_there: str) -> Facts:
-        """Return the facts of the last checkpoint, or those of a new store if there are none. `what_is_there`: a
-        description of the other files of the store; "" if there are none, and only then may the facts be missing.
-        Raises StoreError.
+        """Return the facts (values of the whole store) that are stored, or those of a new store if none are stored.
+        `what_is_there`: a description of the store's other files; "" if there are none. Raises StoreError for damaged
+        facts, and if other files exist without facts.
         """
         facts = Facts()
         found = set()

@@ -132,7 +132,7 @@ class Checkpointer:
 
     def admits(self, ledger: LiveLedger) -> bool:
         """Return whether `ledger` may append now. If not, its appends must wait for a checkpoint: the journal is full,
-        or it is nearly full and `ledger` has used its share of the journal.
+        or it is nearly full and `ledger` has used its share: an equal part for each ledger with entries in the journal.
         """
         if not self.is_nearly_full:
             return True

@@ -33,12 +33,15 @@ class InfoRecord(ABC):
         """Replace the stored info. Durable on return. Raises StoreError, and LedgerFenced if another owner has changed
         the info.
 
-        After a failed call, `info` may still be stored, now or later. The next call detects this.
+        After a failed call, the store may contain `info` nevertheless, or receive it later. The next call of `store`
+        does not mistake it for a change by another owner.
         """
 
     @abstractmethod
     async def delete(self) -> None:
-        """Delete the stored info. Raises StoreError, and BadVersionError if another owner has changed the info."""
+        """Delete the stored info. Raises StoreError, and BadVersionError if another owner or an earlier, failed call
+        has changed the info.
+        """
 
     def save_with(self, save: SaveInfo) -> None:  # noqa: B027  (a record in one value has no other users)
         """Set `save`, a function that stores the present info of the owner in this record. A cursor store that keeps

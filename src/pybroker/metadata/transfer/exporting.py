@@ -30,9 +30,10 @@ async def export_documents(store: MetadataStore, cluster_name: str, path: Path, 
 
 
 async def next_start(store: MetadataStore) -> int:
-    """Return the lowest number that the next start of a broker can get. Generated producer names contain this number.
+    """Return a lower bound of the number that the next broker to start will get. Producer names that the broker
+    generates contain this number.
 
-    ZooKeeper returns its counter only when a node is created, so in a shared store each call increases the number.
+    In a shared store each call increases the number, because ZooKeeper returns its counter only when a node is created.
     """
     if not store.is_shared:
         found = await store.get(metadata_paths.PRODUCER_NAMES)

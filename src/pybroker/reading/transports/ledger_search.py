@@ -59,7 +59,7 @@ async def find_ledgers(
     begin: Place, stop: Place, last: Position, entry_at: EntryAt, known: LedgerEnds
 ) -> list[LedgerSpan]:
     """Return the parts of ledgers with entries from `begin` to `stop` (exclusive). `last`: the position of the topic's
-    last entry, which must not be before the requested entries. `entry_at` reads the entry at a position, or else the
+    last entry; `stop` must not be beyond the position after it. `entry_at` reads the entry at a position, or else the
     next entry after it. New ends of ledgers are added to `known`.
     """
     spans: list[LedgerSpan] = []

@@ -13,7 +13,7 @@ from pybroker.errors import AuthorizationError
 
 @contextmanager
 def refused_to(what: str, client: str = "Client") -> Iterator[None]:
-    """Replace the text of an authorization error that the block raises by Pulsar's text for the operation `what`."""
+    """Replace the text of an AuthorizationError from the block with Pulsar's text for the operation `what`."""
     try:
         yield
     except AuthorizationError as error:

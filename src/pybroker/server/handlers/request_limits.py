@@ -34,6 +34,6 @@ def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: ty
 
 
 def require_short_name(name: str, kind: str) -> None:
-    """Raise NotAllowedError if the name is longer than the longest topic name."""
+    """Raise NotAllowedError if the name has more than MAX_TOPIC_LENGTH characters. `kind`: kind of name, for the text."""
     if len(name) > MAX_TOPIC_LENGTH:
         raise NotAllowedError(f"the {kind} has {len(name)} characters; the maximum is {MAX_TOPIC_LENGTH}")

@@ -68,7 +68,7 @@ def _wire_schema(topic: TopicName, schema: SchemaData) -> pb.Schema:
 
 
 async def get_or_create_schema(connection: Connection, command: pb.BaseCommand) -> None:
-    """Send the version of a schema, which is registered first if the topic does not have it."""
+    """Register a schema if the topic does not have it, and send its version."""
     request = command.getOrCreateSchema
     reply = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
     response = reply.getOrCreateSchemaResponse

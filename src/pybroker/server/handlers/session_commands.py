@@ -176,8 +176,8 @@ def _refuse(connection: Connection, error: BrokerError, note: str = "") -> None:
 def check_expiry(connection: Connection, period_s: float) -> None:
     """Request new credentials if they expire before the next check, in `period_s` seconds.
 
-    Close the connection if its credentials have expired and the client does not support this, or if the client has not
-    answered since the previous check.
+    Close the connection if its credentials have expired, and the client cannot renew them or has not answered an earlier
+    request.
     """
     identity = connection.identity
     now_s = connection.runtime.clock.wall_ms() / 1000

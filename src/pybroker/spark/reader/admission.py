@@ -46,11 +46,11 @@ class Limits:
 
 
 def admit(plans: Sequence[TopicPlan], limits: Limits) -> list[Place]:
-    """Return the end of the next micro-batch in each topic: the end of its plan if everything fits into the limits,
-    else one entry plus a share of the limits.
+    """Return the position in each topic at which the next micro-batch ends. If everything fits into the limits, it is
+    the end of the topic's plan.
 
-    Shares are proportional to the backlog. The unused share of a topic goes to the other topics, the longest backlog
-    first.
+    Otherwise each topic gets at least one entry, and the rest of the limits is divided in proportion to the backlogs. The unused
+    share of a topic goes to the other topics, the longest backlog first.
     """
     topics = [_Topic.of(plan) for plan in plans]
     first = [topic.take(0, 0) for topic in topics]

@@ -95,8 +95,8 @@ class Planner:
         return starts
 
     def place_at_time(self, topic: str, publish_time_ms: int) -> Place | None:
-        """Return the position of the first entry with this publish time or a later one. Return None for a topic that
-        was deleted meanwhile, which is handled as lost entries.
+        """Return the position of the first entry with this publish time or a later one; the end of the topic if there is
+        none. If the topic was deleted meanwhile, raise DataLoss, or log a warning and return None (see `lost`).
         """
         try:
             return self.source.place_at_time(topic, publish_time_ms)
@@ -105,7 +105,9 @@ class Planner:
             return None
 
     def plans(self, asked: Iterable[PlanRequest]) -> list[TopicPlan]:
-        """Return the plans of the topics that exist. Deleted topics and gaps in topics are handled as lost entries."""
+        """Return a plan, the available entries to read, for each topic that exists. For deleted topics and for gaps in
+        topics, raise DataLoss or log a warning (see `lost`).
+        """
         plans, deleted = self.plans_of_existing(asked)
         for topic in deleted:
             self.lost(topic, (DELETED,))
@@ -204,8 +206,8 @@ class End:
 
 
 def trimmed_ranges(plan: TopicPlan, size_bytes: int, start: TopicOffset, end: End | None = None) -> list[TopicRange]:
-    """Divide the entries of a topic into ranges of about `size_bytes`. Batch indexes exclude messages of the first and
-    last entry that the query does not read.
+    """Divide the entries of a topic into ranges of about `size_bytes`. The batch indexes of the ranges exclude messages
+    before `start` in the first entry, and messages after `end` in the last entry.
     """
     ranges = []
     for one in cut(plan, size_bytes):

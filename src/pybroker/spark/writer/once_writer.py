@@ -68,8 +68,8 @@ class OnceSender(PartitionSender):
         self.next_sequence_id = writer.who.first_sequence_id
 
     async def attach(self) -> None:
-        """Open the producer under the latest name that an earlier attempt of the task used for this partition. Find the
-        rows that are stored.
+        """Open the producer under the latest name that an earlier attempt of the task used for this partition, or under
+        the task's first name. Find the rows that are stored. Raises WriteFailed if later batches are stored.
         """
         noted = self._writer.state.shares.get(self._share, [])
         generation = noted[-1].generation if noted else 0
@@ -188,8 +188,8 @@ class OnceWriter(TopicWriter):
         self._plan = plan
 
     def start(self) -> bool:
-        """Read the state of the sink. Return False if the whole batch is already stored. Raises WriteFailed,
-        SinkFenced.
+        """Read the state of the sink. Return False if the whole batch is already stored. Raises WriteFailed, and
+        SinkFenced if another query or a later run of this query writes with the sink id.
         """
         return self._do(f"reading the notes of the sink {self.options.sink_id}", self._start())
 
@@ -224,8 +224,8 @@ class OnceWriter(TopicWriter):
 
 
 def plan_batch(options: WriteOptions) -> OncePlan:
-    """Create the notes topic of the sink if needed, and return the position from which the tasks read it. The driver
-    calls this before the tasks of a batch. Raises WriteFailed.
+    """Create the topic with the sink's state (notes topic) if needed. Return the position from which the tasks read it.
+    The driver calls this before the tasks of a batch. Raises WriteFailed.
     """
 
     async def plan(background: BackgroundClient, topic: TopicName) -> OncePlan:

@@ -140,7 +140,7 @@ def complete_note(writer: Writer, tasks: int, rows: int, runs: Sequence[str]) ->
 
 def sent_note(writer: Writer, share: Share, generation: int, first: int, entries: Iterable[tuple[int, int]]) -> bytes:
     """Return the `sent` note for `entries`, which are the end row and checksum of each entry. The first entry begins at
-    row `first`. `generation`: the number of the producer name under which the entries are sent.
+    row `first`. `generation`: 0 if the entries are sent under the task's first producer name, 1 for the second name, etc.
     """
     return _note(
         kind="sent",

@@ -13,8 +13,8 @@ from pybroker.tools.ledgers_on_bookkeeper.listing import ledger_item
 
 
 async def list_orphans(tool: LedgerTool, cluster_name: str, min_age_ms: int) -> int:
-    """Print each ledger that brokers of this cluster created and no metadata document lists, with the reason: as
-    `orphan`, or as `kept` if it is younger than `min_age_ms` or its age is unknown. Return the exit code.
+    """Print each ledger of brokers of this cluster that no metadata document lists: as `kept` if the ledger is younger
+    than `min_age_ms` or its age is unknown, otherwise as `orphan`. Print the reason, too. Return the exit code.
 
     Raises StoreError for a document that cannot be read, because it may list any ledger.
     """

@@ -61,8 +61,8 @@ def whole_ledger(ledgers: LedgerList, ledger_id: int, error: NoSuchLedger) -> Da
 def go_behind(cursor: ManagedCursor, damage: DamagedEntries, skip: Callable[[int, range], None] | None) -> bool:
     """Move the read position past the unreadable entries `damage`. Return False if reading cannot continue.
 
-    `skip` acknowledges entries; its arguments are a ledger id and entry ids. It is called if some of the unreadable
-    entries are unacknowledged. None if `autoSkipNonRecoverableData` is off; the result is then False in this case.
+    If some of the unreadable entries are unacknowledged, `skip` is called with a ledger id and entry ids to acknowledge
+    them. If `skip` is None (`autoSkipNonRecoverableData` is off), nothing is changed and the result is False instead.
     """
     ledger_id, first = damage.ledger_id, damage.first_entry_id
     ledgers = cursor.ledger.ledgers

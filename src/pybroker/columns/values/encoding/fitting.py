@@ -25,7 +25,7 @@ class Misfit(ValueError):
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
     """Return a type that holds the values of `arrow_type` without dictionaries, views, fixed sizes, or 64-bit offsets.
-    Times of day get the unit ms or us. `usual` converts arrays to this type.
+    Times of day become time32 in ms or time64 in us; their width stays. `usual` converts arrays to this type.
     """
     if pa.types.is_dictionary(arrow_type):
         return plain_type(arrow_type.value_type)
