@@ -40,7 +40,8 @@ def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float)
     CPU.
 
     `tick`: the clock readings when the watchdog last ran on the event loop. `alarm`: the clock readings at the first
-    timer signal after `tick`; None while that signal is being handled.
+    timer signal since then; None if this is the first one. From the second signal on, time that the thread was idle
+    counts too, such as a blocking system call.
     """
     if now.cpu_s - tick.cpu_s >= limit_s:
         return True

@@ -71,11 +71,12 @@ class ReadLeases:
         now_ms: float,
         holder: Holder,
     ) -> float:
-        """Create or renew the owner's lease on the topic. Return the remaining time of the lease in milliseconds.
+        """Create or renew the lease of the reader `owner` on the topic. Return the remaining time of the lease in
+        milliseconds.
 
         The lease protects the ledgers from `ledger_id` on for `duration_ms`. If renewals do not change `ledger_id`, the
-        lease ends after `longest_ms`. `holder`: the role or client address whose number of leases is limited. Raises
-        TooManyLeases.
+        lease ends after `longest_ms`. `holder`: the role or client address to which a new lease is charged. Raises
+        TooManyLeases if the holder, the topic or the broker has the maximum number of leases.
         """
         leases = self._by_topic.get(topic, {})
         self._drop_ended(topic, leases, now_ms)

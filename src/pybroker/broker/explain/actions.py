@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from pybroker.model.findings import Action, Severity, shell_command
+from pybroker.model.txn_id import ID_BASE_BESIDE_PULSAR
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.consumer import Consumer
     from pybroker.broker.delivery.subscription import Subscription
     from pybroker.broker.delivery.subscription_base import SubscriptionBase
+    from pybroker.broker.topic.topic import Topic
     from pybroker.model.names import TopicName
     from pybroker.model.position import Position
     from pybroker.model.txn_id import TxnId
@@ -214,6 +216,18 @@ def abort_transaction(txn: TxnId) -> Action:
         f"/admin/v3/transactions/abortTransaction/{txn.most}/{txn.least}",
         _command("transactions", "abort", _txn(txn)),
     )
+
+
+def of_open_transaction(topic: Topic, txn: TxnId) -> tuple[Action, ...]:
+    """Return the actions for an open transaction; none if the coordinator of a Java broker has opened it, because only a
+    Java broker can show and end it (`ONLY_JAVA_ENDS_IT`).
+    """
+    if topic.broker_context.ledgers.store.has_pulsar_layout and txn.least < ID_BASE_BESIDE_PULSAR:
+        return ()
+    return show_transaction(txn), abort_transaction(txn)
+
+
+ONLY_JAVA_ENDS_IT = " The coordinator of a Java broker has opened the transaction, and only a Java broker can end it."
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

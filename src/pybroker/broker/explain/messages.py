@@ -429,6 +429,7 @@ def held_by_transaction(asked: MessageQuestion) -> Reasons | None:
     if txn is None:
         return None
     seen = subscription.transactions.first_seen.get(txn)
+    remedies = actions.of_open_transaction(asked.topic, txn)
     evidence, since_ms = _transaction_evidence(asked, txn)
     if seen is not None:
         since_ms, evidence["consumer"] = seen
@@ -438,11 +439,11 @@ def held_by_transaction(asked: MessageQuestion) -> Reasons | None:
                 Code.HELD_BY_TRANSACTION,
                 f"Transaction {txn} has acknowledged message {asked.message_id} and is open"
                 f"{for_long(since_ms, subscription.runtime.clock)}: the acknowledgement takes effect with the commit;"
-                " after an abort the message is redelivered.",
+                " after an abort the message is redelivered." + ("" if remedies else actions.ONLY_JAVA_ENDS_IT),
                 waits=False,
                 since_ms=since_ms,
                 evidence=evidence,
-                actions=[actions.show_transaction(txn), actions.abort_transaction(txn)],
+                actions=remedies,
             )
         ]
     )
@@ -477,14 +478,18 @@ def _kept_by(
 ) -> Reasons:
     evidence, _ = _transaction_evidence(asked, txn)
     pending = asked.topic.broker_context.pending_end_of(txn)
-    # A transaction with a pending commit cannot be aborted.
-    last = actions.abort_transaction(txn) if pending is None else actions.show_coordinator(txn)
+    if pending is None:
+        remedies = actions.of_open_transaction(asked.topic, txn)
+        more_text = "" if remedies else actions.ONLY_JAVA_ENDS_IT
+    else:  # a transaction with a pending commit cannot be aborted
+        remedies = (actions.show_transaction(txn), actions.show_coordinator(txn))
+        more_text = f" The transaction {pending.reason}."
     finding = Finding(
         code,
-        f"Message {asked.message_id} {why}." + ("" if pending is None else f" The transaction {pending.reason}."),
+        f"Message {asked.message_id} {why}.{more_text}",
         since_ms=found.opened_ms,
         evidence=evidence | {"firstMessageId": str(found.first), "producer": found.owner} | more,
-        actions=[actions.show_transaction(txn), last],
+        actions=remedies,
     )
     return Reasons([finding])
 

@@ -17,7 +17,6 @@ from pybroker.dispatch.blocked_reasons import BlockedReason
 from pybroker.dispatch.views import IndividualView, KeyOrderView
 from pybroker.model.findings import Action, Code, Finding
 from pybroker.model.position import Position
-from pybroker.model.txn_id import ID_BASE_BESIDE_PULSAR
 
 if TYPE_CHECKING:
     from pybroker.broker.delivery.subscription import Subscription
@@ -521,22 +520,18 @@ def transaction_open(topic: Topic) -> list[Finding]:
                 actions=(actions.show_transaction(txn), actions.show_coordinator(txn)),
             )
         ]
-    is_of_java_broker = topic.broker_context.ledgers.store.has_pulsar_layout and txn.least < ID_BASE_BESIDE_PULSAR
+    remedies = actions.of_open_transaction(topic, txn)
     return [
         Finding(
             Code.TRANSACTION_OPEN,
             f"Transaction {txn}{more} of producer {transaction.owner} has been open"
             f"{for_long(transaction.opened_ms, clock)}. Until it ends, the broker delivers only messages before"
             f" {transaction.first} (the first message of the transaction), and {held}."
-            + (
-                " The coordinator of a Java broker has opened the transaction, and only a Java broker can end it."
-                if is_of_java_broker
-                else ""
-            ),
+            + ("" if remedies else actions.ONLY_JAVA_ENDS_IT),
             waits=behind.of_others > 0,
             since_ms=transaction.opened_ms,
             evidence=evidence,
-            actions=() if is_of_java_broker else (actions.show_transaction(txn), actions.abort_transaction(txn)),
+            actions=remedies,
         )
     ]
 

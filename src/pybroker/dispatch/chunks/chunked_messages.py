@@ -108,8 +108,9 @@ class ChunkedMessages:
         return others
 
     def chunks_beside(self, consumer: ConsumerState, position: Position) -> list[Position]:
-        """Return the positions of all unacknowledged chunks at `consumer` of the message that has a chunk at
-        `position`, in ascending order. Return `position` alone if the entry there is no chunk.
+        """Return the positions of all chunks that `consumer` has not acknowledged and that belong to the same message as
+        the chunk at `position`, including `position`, in ascending order. Return `position` alone if the entry there is
+        no chunk.
         """
         for message in self._by_uuid.values():
             if message.consumer is consumer and position in message.positions:

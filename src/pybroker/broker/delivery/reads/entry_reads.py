@@ -129,8 +129,8 @@ class EntryReads:
     def cached(self, plan: ReadPlan) -> Sequence[EntryRun] | None:
         """Return the plan's entries if they are in memory, or None if they must be read from the store with `stored`.
 
-        Return `AT_END` if no entry is left, `NO_MEMORY` if the memory budget is exhausted, `STATE_TOO_LARGE` if the
-        cursor state is too large to be stored.
+        If nothing may be read now, return one of the empty sequences `AT_END`, `NO_MEMORY` and `STATE_TOO_LARGE` of this
+        module, which name the reason. Compare the result with them by `is`.
         """
         if plan.replay is not None:
             return self._replay_cached(plan)

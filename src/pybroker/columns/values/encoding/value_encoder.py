@@ -260,7 +260,7 @@ def _side_of(field: pa.Field, info: SchemaInfo) -> Side:
     if schema_type in PRIMITIVE_TYPES or schema_type == SchemaType.NONE:
         return PrimitiveSide(field, schema_type, info)
     raise Misfit(
-        f"the column cannot be written with the {schema_type.name} schema that the KEY_VALUE schema has for this column",
+        f"a {schema_type.name} schema inside of a KEY_VALUE schema cannot be written",
         field.name,
     )
 
