@@ -90,8 +90,8 @@ class PendingAppends:
         self._waiting.append(run)
 
     def add_unknown(self, runs: Sequence[AppendRun]) -> None:
-        """Add appends to the current ledger: those with an unknown result, and those after them, which the store has
-        refused.
+        """Queue appends until `decide`: appends to the current ledger whose result is unknown, and later ones, which the
+        store has refused because of them.
         """
         self._unknown += runs
 

@@ -80,7 +80,9 @@ class SubscriptionRegistry:
             async with limit.waiting(ASKING.get(), config.max_waiting_subscription_requests, timeout_s):
                 yield
         except WaitRefused as refusal:
-            raise TooManyRequests(f"the request cannot wait for subscription {name}: {refusal}") from None
+            raise TooManyRequests(
+                f"another request changes subscription {name}, and this request cannot wait for it: {refusal}"
+            ) from None
         except WaitTimedOut:
             purpose, waiting = self._locks.purpose(name) or "in use", self._locks.waiting(name)
             reason = f"{purpose} by another request, and {waiting} more requests wait"

@@ -124,7 +124,9 @@ class PartitionPublisher:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no open batch, so that the next message without a key may go to another partition."""
+        """Whether the last batch is complete and no new one has begun. A message without a key may then go to another
+        partition.
+        """
         return not self._open
 
     async def submit(self, message: OutgoingMessage, transaction: Transaction | None) -> asyncio.Future[MessageId]:

@@ -102,8 +102,8 @@ def _checksum_of(values: tuple[object, ...], checksum: int) -> int:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """Return the version of the tables in the database, 0 without tables. Raises NewerTable, DamagedTable for an
-    unknown version, and sqlite3.Error.
+    """Return the version of the tables in the database, 0 without tables. Raises NewerTable if a newer version of
+    pybroker created them, DamagedTable for other unknown tables, and sqlite3.Error.
     """
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     if not found:

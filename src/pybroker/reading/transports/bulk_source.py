@@ -94,7 +94,9 @@ class RestSource(EntrySource):
         return True
 
     def read_in_bulk(self, entries: EntryRange) -> Iterator[EntryRun]:
-        """Read entries over the bulk endpoint, on a separate connection, because the caller may plan and read meanwhile."""
+        """Read entries with the REST call for bulk reads. Each iterator has a connection of its own, so that the caller can use
+        the other methods before the iterator ends.
+        """
         rest = self._idle.pop() if self._idle else self.options.rest_client()
         try:
             yield from _BulkRead(rest, self.options, entries).runs()
