@@ -93,7 +93,9 @@ class BoundReplay(Waiting):
             self.free.add_all(bound)
 
     def discard_bound_from(self, consumer: ConsumerState, position: Position) -> None:
-        """Remove the chunks that wait for the consumer from `position` on, because they are parked."""
+        """Remove the chunks at or after `position` that wait for `consumer`. The caller parks them: they will be read
+        again from the ledger.
+        """
         for each in [each for each in self.bound.get(consumer, ()) if each >= position]:
             self.discard(each.ledger_id, (each.entry_id,))
 

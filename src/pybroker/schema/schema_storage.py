@@ -62,7 +62,9 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def topic_path_of_change(self, path: str) -> str:
-        """Return the path of the schemas of the topic to which the changed metadata document `path` belongs."""
+        """Return the `topic_path` of the topic whose schemas are in the changed metadata document at `path`. For another
+        path below `root`, return a path without schemas.
+        """
 
     @abstractmethod
     async def read(self, path: str) -> StoredVersions: ...

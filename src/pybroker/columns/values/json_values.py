@@ -84,7 +84,7 @@ def _shown(value: Any) -> str:
 
 def _null(value: Any) -> None:
     if value is not None:
-        raise Unfit(f"the JSON value {_shown(value)} is not null")
+        raise Unfit(f"the schema requires null, but the JSON value is {_shown(value)}")
 
 
 def _boolean(value: Any) -> bool | None:
