@@ -654,8 +654,8 @@ class Broker:
         await self._take_down()
 
     async def close(self) -> bool:
-        """Notify the clients, write pending state, and release everything. Return False if `brokerShutdownTimeoutMs`
-        was exceeded.
+        """Close all producers, consumers and connections, write pending state, and release everything. Return False if
+        `brokerShutdownTimeoutMs` was exceeded.
         """
         logs.info("broker.stopping")
         if self._garbage is not None:
