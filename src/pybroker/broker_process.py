@@ -644,8 +644,8 @@ class Broker:
             logs.warning("config.restart_needed", keys=", ".join(needs_restart))
 
     async def crash(self) -> None:
-        """Stop like a killed process, without notifying clients. Running work may still write to the stores, so a
-        caller that continues with the stored data needs a copy.
+        """Stop like a killed process, without notifying clients. Running work may still write to the stores: a caller
+        that starts another broker on the stored data must use a copy of it.
         """
         self.listener.stop_reading()
         self.listener.abort()

@@ -212,8 +212,8 @@ class BundleOwnership:
                 pass
 
     def require_served(self, topic: TopicName) -> None:
-        """Raise ServiceNotReady, with Pulsar's text, unless this broker owns the bundle of `topic`; TopicNotFound if
-        its namespace does not exist.
+        """Check that this broker owns the bundle of `topic`. Raises ServiceNotReady, with Pulsar's error text, if it does
+        not, and TopicNotFound if the namespace does not exist.
         """
         bundle = self.bundle_of(topic)
         if not self.serves(bundle):
