@@ -644,8 +644,8 @@ class Broker:
             logs.warning("config.restart_needed", keys=", ".join(needs_restart))
 
     async def crash(self) -> None:
-        """Stop like a killed process, without notifying clients. Running work may still write to the stores, so a
-        caller that continues with the stored data needs a copy.
+        """Stop like a killed process, without notifying clients. Running work may still write to the stores: a caller
+        that starts another broker on the stored data must use a copy of it.
         """
         self.listener.stop_reading()
         self.listener.abort()
@@ -654,8 +654,8 @@ class Broker:
         await self._take_down()
 
     async def close(self) -> bool:
-        """Notify the clients, write pending state, and release everything. Return False if `brokerShutdownTimeoutMs`
-        was exceeded.
+        """Close all producers, consumers and connections, write pending state, and release everything. Return False if
+        `brokerShutdownTimeoutMs` was exceeded.
         """
         logs.info("broker.stopping")
         if self._garbage is not None:

@@ -118,7 +118,9 @@ class AuthenticationService:
     async def authenticate_http(
         self, headers: Mapping[str, str], client: RemoteClient, query_token: str = ""
     ) -> Identity:
-        """Authenticate an HTTP request; see `http_credentials`. Raises AuthenticationError and TooManyRequests."""
+        """Authenticate an HTTP request by its `http_credentials`. Raises AuthenticationError if they are missing or
+        invalid, and TooManyRequests if the broker is too busy to verify them.
+        """
         method, data = self.http_credentials(headers, client.certificate, query_token)
         return await self.authenticate(method, data, client)
 

@@ -91,8 +91,8 @@ class AuthorizationService:
         self.recheck()
 
     async def learn_superusers_again(self) -> None:
-        """Ask the provider again whether the known superusers are superusers, after a change that may concern any
-        role.
+        """Update the known superusers after a change of permissions that may concern any role: forget all other roles,
+        and ask the provider again for each superuser. If the provider fails, forget all roles.
         """
         self._superusers.forget_others()
         for role in self._superusers.roles():
@@ -103,8 +103,8 @@ class AuthorizationService:
                 return
 
     def permission(self, ask: Callable[[], Awaitable[None]]) -> Permission:
-        """Return an object that checks one permission when `Permission.require` is called, and again after a change of
-        permissions. `ask` asks the provider, and raises the error with which the provider refuses.
+        """Return a permission that is checked with `ask` when `Permission.require` is called for the first time, or for
+        the first time after a change of permissions. `ask` asks the provider, and raises its refusal.
         """
         return Permission(self.changes, ask)
 
@@ -229,8 +229,9 @@ class AuthorizationService:
         """Return the principal of a client that authenticated as `role`. If `role` is a proxy role and `original`
         names the role of the proxy's client, the principal has both roles. Otherwise the principal is `role`.
 
-        Raises AuthorizationError for an invalid combination, with Pulsar's text; see `refusal_of_roles`. If
-        authorization is disabled, `original` is ignored for a role that is no proxy role.
+        Raises AuthorizationError, with Pulsar's text, for a combination that `refusal_of_roles` refuses. With
+        `may_be_equal`, a role that is not a proxy role may name itself as `original`. If authorization is disabled,
+        nothing is refused, and `original` is ignored unless `role` is a proxy role.
         """
         if self.enabled:
             refusal = refusal_of_roles(self._proxy_roles, role, original, may_be_equal=may_be_equal)

@@ -91,8 +91,8 @@ class PasswordChecks(Admissions[str, None]):
         self.running -= 1
 
     def retry_ms(self, addresses: Collection[str]) -> float | None:
-        """Return the milliseconds until the first of `addresses`, which wait because of failed checks, may check a
-        password again. Return None while all threads are busy.
+        """Return the milliseconds after which at least one of `addresses` may check a password again. These addresses
+        wait because their earlier checks failed. None while all threads are busy.
         """
         if self.running >= self._limits.concurrent:
             return None

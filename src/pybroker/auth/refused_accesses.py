@@ -101,7 +101,9 @@ class RefusedAccesses:
         logs.audit("access.refused", **fields, count=1)
 
     def flush(self) -> None:
-        """Write the records of refusals that were only counted, for example before the broker stops."""
+        """Write the records with a count, for refusals above the limit of single records. Called a minute after the
+        first refusal, and before the broker stops.
+        """
         for summary in self._events.end_interval():
             for cause, count in summary.unlogged.items():
                 logs.audit(

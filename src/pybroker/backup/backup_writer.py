@@ -83,8 +83,8 @@ class BackupResult:
 def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: Progress) -> BackupResult:
     """Add a restore point to the backup directory `target`, which is created if it does not exist.
 
-    Raises BackupError if `target` is in use, is not a backup directory, or is the backup of another data directory, or
-    of the same directory before a restore (another `lineage`); OSError, for example if the disk is full.
+    Raises BackupError if `target` is in use, is not a backup directory, or has another `lineage`: it is the backup of
+    another data directory, or was begun before a restore of this one. Raises OSError, for example if the disk is full.
     """
     try:
         with _opened(target, source.lineage):
@@ -95,7 +95,8 @@ def write_backup(source: BackupSource, target: Path, rate: RateLimit, progress: 
 
 def delete_restore_points(target: Path, keep: int) -> list[str]:
     """Keep the newest `keep` restore points. Delete all others, and the segment files that no kept restore point needs.
-    Return the names of the deleted restore points. Raises BackupError and OSError.
+    Return the names of the deleted restore points. Raises BackupError if `target` is in use, damaged, or not a backup
+    directory, and OSError.
     """
     assert keep > 0, "the last restore point is not deleted"
     head = read_head(target)

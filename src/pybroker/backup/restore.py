@@ -50,7 +50,7 @@ def restore(backup: Path, point: str, data: Path, rate: RateLimit, progress: Pro
     the call can be repeated.
 
     Raises BackupError if the backup is damaged or incomplete, or if `data` is not empty (except after an interrupted
-    restore of the same restore point); DataDirectoryInUse; ForeignDirectory; StoreError; OSError. The backup is never
+    restore of the same restore point); StoreError; OSError; and the errors of `DataDirectoryLock`. The backup is never
     changed.
     """
     point = point or newest_point(backup)

@@ -136,7 +136,9 @@ class BookieConnection(asyncio.Protocol):
     def read(
         self, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
     ) -> asyncio.Future[ReadResult]:
-        """Request an entry. The future never raises: each failure is a result code, such as `UNREACHABLE`."""
+        """Request an entry. With `FENCE` in `flags`, the bookie also fences the ledger and needs the `master_key`. The
+        future never raises: each failure is a result code, such as `UNREACHABLE`.
+        """
         frame = read_request(ledger_id, entry_id, flags, master_key)
         return self._begin_read((READ, ledger_id, entry_id), frame)
 

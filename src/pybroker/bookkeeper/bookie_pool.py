@@ -158,7 +158,7 @@ class BookiePool:
     # --- the condition of bookies ------------------------------------------------------------------------------------
 
     def trouble(self, bookie_id: str) -> Trouble | None:
-        """Return the failure after which the bookie has not responded; None if there is none."""
+        """Return the failures of the bookie since its last response; None if it has not failed since then."""
         connection = self._connections.get(bookie_id)
         if connection is not None and connection.has_answered and not connection.is_closed:
             self._troubles.pop(bookie_id, None)

@@ -72,9 +72,9 @@ class BookKeeperClient:
         digest_type: DigestType | None = None,
         password: bytes | None = None,
     ) -> LedgerWriter:
-        """Create a ledger with the custom metadata `custom`, and return its writer. Without `digest_type` or
-        `password`, the options decide. Raises NotEnoughBookies, and MetadataUnknown, after which an empty ledger may
-        exist.
+        """Create a ledger with the custom metadata `custom`, and return its writer. Without a `listener`, append entries
+        with the writer's `add`. The defaults of `digest_type` and `password` are in the client's `options`. Raises
+        NotEnoughBookies, and MetadataUnknown, after which an empty ledger may exist.
         """
         options = self.options
         while True:
@@ -189,7 +189,9 @@ class BookKeeperClient:
     async def metadata_of_all(
         self, ledger_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, LedgerMetadata | InvalidMetadata]]:
-        """Yield the metadata of many ledgers, in order. Ledgers that do not exist are skipped. Raises MetadataUnknown."""
+        """Yield the id and metadata of each ledger, in order; the error InvalidMetadata if the metadata cannot be
+        decoded. Ledgers that do not exist are skipped. Raises MetadataUnknown.
+        """
         for start in range(0, len(ledger_ids), _METADATA_READS_AT_ONCE):
             some = ledger_ids[start : start + _METADATA_READS_AT_ONCE]
             try:

@@ -50,8 +50,8 @@ class ConnectionV3(asyncio.Protocol):
         )
 
     async def read_lac(self, ledger_id: int) -> ExplicitLac:
-        """Return the last confirmed entry of a ledger (LAC) that the bookie knows. Raises NoSuchEntry if the bookie
-        knows none or does not have the ledger, and BookKeeperError.
+        """Return the last record that `write_lac` stored on the bookie for a ledger, and the last entry of the ledger
+        on the bookie. Raises NoSuchEntry if the bookie has neither, and other BookKeeperErrors.
         """
         result = await self._call(Operation.READ_LAC, ledger_id, lambda number: read_lac_request(number, ledger_id))
         assert isinstance(result, ExplicitLac)

@@ -111,7 +111,7 @@ class LedgerReader:
 
     async def entries(self, first_entry_id: int, max_bytes: int) -> AsyncIterator[Entry]:
         """Yield all entries from `first_entry_id` to `last_readable`. While the caller processes entries, the next ones
-        are read: about `max_bytes` of payload at once.
+        are read: about `max_bytes` of payload at once. Raises an ExceptionGroup with the error of a failed `read`.
         """
         next_entry_id = first_entry_id
         async with asyncio.TaskGroup() as group:

@@ -76,8 +76,8 @@ class EnsembleRecorder(ABC):
 
     @abstractmethod
     async def record(self, first_entry_id: int, ensemble: tuple[str, ...]) -> None:
-        """Store the new ensemble for entries from `first_entry_id` on. Raises LedgerFenced if another client closes the
-        ledger, MetadataUnknown, MetadataConflict.
+        """Store the new ensemble for entries from `first_entry_id` on. Raises LedgerFenced if another client recovers or
+        has closed the ledger, MetadataConflict if another client has changed the last ensemble, and MetadataUnknown.
         """
 
 

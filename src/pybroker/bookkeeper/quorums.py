@@ -44,7 +44,7 @@ class Quorums:
 
 
 class FenceCoverage:
-    """Counts the fenced bookies of an ensemble, until no entry can be confirmed any more."""
+    """Counts the bookies of an ensemble on which the ledger is fenced, until no entry can be confirmed any more."""
 
     def __init__(self, quorums: Quorums) -> None:
         self._quorums = quorums
@@ -54,7 +54,7 @@ class FenceCoverage:
         self._fenced.add(index)
 
     def is_covered(self) -> bool:
-        """Return whether so many bookies are fenced that no entry can reach its ack quorum any more."""
+        """Return whether the ledger is fenced on so many bookies that no entry can reach its ack quorum any more."""
         return all(
             sum(index not in self._fenced for index in write_set) < self._quorums.ack_quorum
             for write_set in self._quorums.write_sets()

@@ -56,7 +56,7 @@ def keep_session(store: MetadataStore, directory: Path) -> None:
 
 
 def forget_session(directory: Path) -> None:
-    """Remove the record from the data directory after the session has ended normally."""
+    """Delete the recorded session from the data directory. The caller has ended the session."""
     (directory / FILE_NAME).unlink(missing_ok=True)
 
 

@@ -104,8 +104,8 @@ class PulsarRecords(InfoRecords):
         return await self._metadata.times_of(path) or NodeTimes(0, 0)
 
     async def create(self, path: str, info: ManagedLedgerInfo) -> None:
-        """Create the document of the managed ledger at `path`, as Java brokers do. Without properties, the document is
-        empty.
+        """Create the document of the managed ledger at `path`. The document is empty if `info` has no properties,
+        as at Java brokers. Raises BadVersionError if the document exists, and other StoreErrors.
         """
         value = (
             PulsarInfo()

@@ -229,11 +229,11 @@ class BrokerService:
             self.runtime.stats.lookup_ms.add(self.runtime.clock.monotonic_ms() - started_ms)
 
     async def partitioned_metadata(self, topic: TopicName, create: bool) -> int:
-        """Return the partition count; 0 for a topic without partitions. With `create`, create a missing topic if
-        automatic creation makes it partitioned. A missing topic without partitions is created by its first producer or
-        consumer.
+        """Return the partition count; 0 for a topic without partitions.
 
-        Raises TopicNotFound, NotAllowedError, StoreError.
+        If the topic is missing, raise TopicNotFound, unless `create` is set and automatic creation is permitted. In
+        that case, create the topic if automatic creation makes it partitioned; otherwise return 0, and the first
+        producer or consumer creates the topic. Also raises NotAllowedError, TooManyRequests, StoreError.
         """
         await self._read_missing(topic.namespace)
         self.require_namespace(topic.namespace)
@@ -309,7 +309,8 @@ class BrokerService:
     # --- cluster -----------------------------------------------------------------------------------------------------
 
     async def join(self, registry: BrokerRegistry) -> OtherBrokers:
-        """Share the topics with the other brokers in `registry`. Return the REST client for these brokers.
+        """Join the cluster: from now on, this broker serves only topics of bundles that it owns; the other brokers in
+        `registry` serve the rest. Return the REST client for these brokers.
 
         Call this once, after the addresses of this broker are known. Raises StoreError.
         """
@@ -364,15 +365,15 @@ class BrokerService:
             await self._unattended.end_before_stop()
 
     async def tell_clients(self) -> None:
-        """Reject new clients, notify the clients of all topics, and wait until received messages are stored and
-        confirmed. The caller then calls `close`.
+        """Reject new clients, close the producers and consumers of all topics (clients then repeat the lookup), and
+        wait until received messages are stored and confirmed. The caller then calls `close`.
         """
         self.presence.is_closing = True
         await self._closing.tell_clients()
 
     async def close(self) -> None:
-        """Notify all clients, close all topics, then close the shared parts. If the task is cancelled, the remaining
-        steps are skipped.
+        """Close all producers and consumers, all topics, and then the shared parts. If the task is cancelled, the
+        remaining steps are skipped.
         """
         self.presence.is_closing = True
         if self.cache_refresher is not None:

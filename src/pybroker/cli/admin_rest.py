@@ -85,7 +85,7 @@ class AdminRest:
             return self._rest.json("GET", path + _text_of(query))
 
     def change(self, method: str, path: str, body: object = None, query: Query | None = None) -> Any:
-        """Send a changing request, once. Return the decoded JSON response; None if it is empty."""
+        """Send a request that changes something, only once. Return the decoded JSON response; None if it is empty."""
         with self._failures_of(path):
             return self._rest.json(method, path + _text_of(query), body, may_repeat=False, patience_s=0)
 

@@ -70,7 +70,7 @@ class ClientPart(Closing):
 
     @abstractmethod
     async def client_closed(self) -> None:
-        """End all tasks and timers, and raise an error in all waiting calls. Must not raise."""
+        """End all tasks and timers, and make all waiting calls fail. This method itself must not raise."""
 
 
 class Client(Closing):

@@ -222,12 +222,16 @@ class Transaction:
     # --- the end
 
     async def commit(self) -> None:
-        """Commit the transaction. Raises TransactionFailed, OutcomeUnknown, or the coordinator's error."""
+        """Wait until all operations of the transaction have ended, then commit it.
+
+        Raises TransactionFailed if an operation failed and the transaction was aborted instead, OutcomeUnknown if the
+        coordinator's response was lost, TransactionEnded, or the coordinator's error.
+        """
         await self._ended(self._commit)
 
     async def abort(self) -> None:
-        """Abort the transaction. The broker redelivers the messages that were acknowledged in it. Raises
-        TransactionFailed, OutcomeUnknown, or the coordinator's error.
+        """Abort the transaction. The broker redelivers the messages that were acknowledged in it. Raises OutcomeUnknown
+        if the coordinator's response was lost, TransactionEnded, or the coordinator's error.
         """
         await self._ended(self._abort)
 

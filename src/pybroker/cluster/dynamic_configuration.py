@@ -76,7 +76,7 @@ class DynamicConfiguration:
                     logs.info("config.changed", key=key, value=MASK if is_secret(key) else after[key])
 
     async def refresh(self, path: str) -> None:
-        """Read all overrides again, because one document contains them. `path` is not used."""
+        """Do the same as `read_again`, because the document at `path` has changed, which contains all overrides."""
         await self.read_again()
 
     def overrides(self) -> dict[str, str]:
@@ -84,8 +84,9 @@ class DynamicConfiguration:
         return {key: MASK if is_secret(key) else text for key, text in self._texts.items()}
 
     async def set(self, key: str, text: str) -> None:
-        """Override the setting `key` with `text`. If the setting has no effect in pybroker, or the value is unsuitable,
-        the override is stored and otherwise ignored. Raises AdminError 412 if the key is not dynamic.
+        """Store an override of the setting `key` with the value `text`, and apply it. If the setting has no effect in
+        pybroker, or the value is invalid, the override is stored and logged, but not applied, and no error is raised.
+        Raises AdminError 412 if the key is not dynamic, and StoreError.
         """
         self._require_dynamic(key, "update")
         async with self._writing:

@@ -99,8 +99,8 @@ def flow_positions(bundle: Bundle, loads: Iterable[TopicLoad], limits: FlowLimit
 
 
 def hottest_bundle(namespace: str, boundaries: Sequence[str], figures: Mapping[str, BundleFigures]) -> Bundle | None:
-    """Return the bundle with loaded topics that transfers the most bytes; the first one if several are equal. None if
-    no bundle has loaded topics. `figures`: the load by `tenant/namespace/bundle`.
+    """Return the bundle with the highest byte rate; the first one if several are equal. Bundles without loaded topics
+    are ignored; None if there are no others. `figures`: the load by `tenant/namespace/bundle`.
     """
     loads = [(figures.get(f"{namespace}/{bundle}", BundleFigures()), bundle) for bundle in bundles_of(boundaries)]
     loaded = [(figures, bundle) for figures, bundle in loads if figures.topic_count > 0]

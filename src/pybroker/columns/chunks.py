@@ -168,8 +168,8 @@ class EarlierChunks:
         self._chunks: dict[bytes, list[tuple[Chunk, Mark]]] = {}
 
     def add_window(self, chunks: Sequence[tuple[Chunk, Mark]], entries: int, size_bytes: int) -> None:
-        """Add the chunks of the next window, which has `entries` entries and ends where the previous window began
-        (`reached`). The marks of `chunks` are relative to the start of the window.
+        """Add the chunks of the next window, which has `entries` entries with `size_bytes` in total. It ends where the
+        previous window began. The marks of `chunks` are relative to the start of the new window.
         """
         start = Mark(self.reached.entries - entries, self.reached.size_bytes - size_bytes)
         found: dict[bytes, list[tuple[Chunk, Mark]]] = {}
@@ -181,8 +181,8 @@ class EarlierChunks:
         self.reached = start
 
     def from_nearest_first(self, uuid: bytes) -> tuple[list[Chunk], Mark] | None:
-        """Return the chunks of message `uuid` from the chunk 0 on that is nearest to the range, and the position of
-        this chunk 0. Return None if no chunk 0 has been found.
+        """Find the chunk 0 of message `uuid` that is nearest to the range. Return this and all later chunks of the
+        message in front of the range, and the position of chunk 0; None if no chunk 0 has been found.
         """
         chunks = self._chunks.get(uuid, [])
         for number in range(len(chunks) - 1, -1, -1):

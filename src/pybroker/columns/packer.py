@@ -117,7 +117,7 @@ def row_batches(rows: MessageColumns, limits: BatchLimits, first_sequence_id: in
 
 def grouped_by_key(rows: MessageColumns) -> MessageColumns:
     """Return the rows reordered: rows with the same key are adjacent, in their original order, and the keys are in the
-    order of their first row.
+    order of their first row. Rows without a key form one group.
     """
     if rows.keys is None or len(rows) < 2:
         return rows

@@ -14,8 +14,8 @@ COMPACTION_SUBSCRIPTION = "__compaction"
 async def read_view(
     store: LedgerStore, view: CompactedInfo, index: int, max_entries: int, max_bytes: int
 ) -> list[CompactedEntry]:
-    """Return entries of the compacted view, beginning with the existing entry number `index`: at most `max_entries`,
-    and about `max_bytes`, but at least one. Raises StoreError.
+    """Return entries of the compacted view from entry number `index` on, which must exist: at most `max_entries`, and
+    about `max_bytes`, but at least one. Raises StoreError.
     """
     count = min(max_entries, view.entries - index)
     assert count > 0, f"compacted ledger {view.ledger} has no entry {index}"

@@ -20,7 +20,9 @@ class LedgerStoreKind(Enum):
 
 
 def ledger_store_kind(config: BrokerConfig) -> LedgerStoreKind:
-    """Return the kind in `ledgerStore`; if that is empty, the kind that other keys imply. Raises ConfigError."""
+    """Return the kind in `ledgerStore`; if that is empty, the kind that other keys imply. Raises ConfigError for an
+    unsupported `managedLedgerStorageClassName`, and for BookKeeper without `metadataStoreUrl`.
+    """
     is_shared = bool(config.metadata_store_url.strip())
     if config.ledger_store:
         kind = LedgerStoreKind(config.ledger_store)

@@ -156,7 +156,8 @@ class Settings:
 
 
 def parse_value(info: KeyInfo, text: str, origin: str) -> Value:
-    """Convert the text of a configuration key to its value. `origin` is its location, for errors.
+    """Convert the text of a configuration key to its value. Raises ConfigError for an invalid value; the error contains
+    `origin`, the location of the text.
 
     As in Pulsar's files, an empty text means "not set": the default of a number or flag, None for an optional key,
     otherwise an empty string or list.

@@ -79,8 +79,8 @@ class DiskFile:
         return done
 
     def send_to(self, descriptor: int, offset: int, length: int) -> int:
-        """Copy up to `length` bytes from `offset` on to a socket, in the kernel. Return their number. Raises OSError,
-        including BlockingIOError.
+        """Copy up to `length` bytes, beginning at `offset`, to a socket inside the kernel. Return the number of copied
+        bytes. Raises OSError, including BlockingIOError.
         """
         return os.sendfile(descriptor, self._descriptor, offset, length)
 

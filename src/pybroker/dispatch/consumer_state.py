@@ -115,8 +115,8 @@ class ConsumerState:
             self.blocked = True
 
     def limit_unacked(self, max_unacked_messages: int) -> bool:
-        """Set the limit of unacknowledged messages, 0 for none. Return True if this unblocks the consumer: its number
-        of unacknowledged messages is below the new limit.
+        """Set the limit of unacknowledged messages; 0 means no limit. Return True if this unblocks the consumer: its
+        number of unacknowledged messages is below the new limit.
         """
         was_blocked = self.blocked
         self.max_unacked_messages = max_unacked_messages

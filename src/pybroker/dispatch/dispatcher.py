@@ -350,8 +350,8 @@ class Dispatcher(ABC):
         """
 
     def limit_unacked(self, max_of_consumer: int, max_in_all: int) -> bool:
-        """Set the limits of unacknowledged messages of each consumer and of the subscription, 0 for none. Return True
-        if dispatch can continue.
+        """Set the limits of unacknowledged messages of each consumer and of the subscription; 0 means no limit. Return
+        True if dispatch can continue.
         """
         return False
 

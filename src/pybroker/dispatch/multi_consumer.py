@@ -39,7 +39,7 @@ class MultiConsumerDispatcher(Dispatcher):
         replay: Waiting,
         draining: DrainingHashes | None = None,
     ) -> None:
-        """`max_unacked_messages` is the limit of the whole subscription, 0 for none."""
+        """`max_unacked_messages` is the limit of the whole subscription; 0 means no limit."""
         super().__init__(redelivery_counts)
         self._max_read_batch_entries = max_read_batch_entries
         self._max_read_size_bytes = max_read_size_bytes

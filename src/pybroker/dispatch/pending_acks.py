@@ -211,8 +211,8 @@ class PendingAcks:
         return taken, sticky_hashes
 
     def deliveries(self, consumer: ConsumerState) -> list[tuple[int, Sequence[int], int]]:
-        """Return the deliveries to the consumer as (ledger id, entry ids, time in milliseconds since 1970). Some
-        entries may be acknowledged.
+        """Return the deliveries to the consumer as (ledger id, entry ids, time in milliseconds since 1970), oldest
+        first. They include all its pending acks, and may include entries that are not pending any more.
         """
         return list(self._logs.get(consumer, ()))
 

@@ -54,7 +54,7 @@ class IndividualView(Protocol):
 
     @property
     def max_unacked_messages(self) -> int:
-        """The limit of unacknowledged messages of the whole subscription, 0 for none."""
+        """The limit of unacknowledged messages of the whole subscription; 0 means no limit."""
 
     @property
     def replay_entry_count(self) -> int: ...

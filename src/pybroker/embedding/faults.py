@@ -335,7 +335,9 @@ class Faults:
     # --- active faults, used on the event loop -------------------------------------------------------------------------
 
     def refusal_of(self, command_type: int, topic: str, line: Line) -> BrokerError | None:
-        """Return the error with which the command must be answered and count the fault, or return None."""
+        """Return the error with which the broker must answer the command, and count this as one use of the fault.
+        Return None if no fault applies.
+        """
         for refusal in self._refusals:
             if command_type in refusal.types and refusal.left > 0 and refusal.aim.meets(topic, line):
                 refusal.left -= 1
@@ -343,7 +345,9 @@ class Faults:
         return None
 
     def receipt_of(self, topic: str, line: Line) -> ReceiptFault | None:
-        """Return the fault that applies to this receipt and count it, or return None."""
+        """Return the fault that applies to this receipt, and count this as one use of the fault. Return None if no
+        fault applies.
+        """
         for fault in self._receipts:
             if (fault.left is None or fault.left > 0) and fault.aim.meets(topic, line):
                 if fault.left is not None:

@@ -276,8 +276,8 @@ class LateCalls:
         return len(self._waiting)
 
     def add(self, call: Callable[[], None], delay_s: float, *, after_last: bool = False) -> None:
-        """Make `call` after `delay_s` seconds, counted from now or, with `after_last`, from the time of the previous
-        call. The call is never made before the previous call.
+        """Call the function `call` after `delay_s` seconds, and not before the functions that were added earlier. The
+        delay begins now or, with `after_last`, at the planned time of the function that was added last.
         """
         now_ms = self._runtime.clock.monotonic_ms()
         begin_ms = max(now_ms, self._last_due_ms) if after_last else now_ms

@@ -200,8 +200,9 @@ class LakePipeline:
         return choose(self._planner.plan(places), self._options.commit_bytes)
 
     def step(self) -> bool:
-        """Read new entries and commit their rows. Return False if there are no new entries. Raises LeaseLost,
-        LakeError, ReadingFailed.
+        """Read new entries and commit their rows. Return False if there are no new entries. Raises ReadingFailed if
+        entries cannot be read, LeaseLost if another process has taken over the lease, and other LakeErrors if the table
+        cannot be changed.
         """
         self._check_owner()
         batch = self.plan()

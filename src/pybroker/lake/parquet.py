@@ -146,8 +146,9 @@ class ParquetTable(LakeTable):
         return self._storage.read_rows(file.location, state.schema)
 
     def expire(self, state: TableState, keep_versions: int, older_than_ms: int) -> int:
-        """Delete data files that were removed from the table before `older_than_ms` (Unix time), and all log files
-        before the second newest complete state. Return the number of deleted data files. `keep_versions` has no effect.
+        """Delete data files that were removed from the table before `older_than_ms` (Unix time). Also delete the log
+        files that precede the second newest log file with a complete state. Return the number of deleted data files.
+        `keep_versions` has no effect.
         """
         log: _Log = state.reference
         forgotten = [path for path, gone_ms in log.gone.items() if gone_ms < older_than_ms]

@@ -45,7 +45,9 @@ class LedgerFile(Protocol):
         """Return up to `length` bytes from `offset` on; fewer at the end of the file. Raises OSError."""
 
     def send_to(self, descriptor: int, offset: int, length: int) -> int:
-        """Copy up to `length` bytes from `offset` on to `descriptor` in the kernel. Return their number. Raises OSError."""
+        """Copy up to `length` bytes, beginning at `offset`, to `descriptor` inside the kernel. Return the number of
+        copied bytes. Raises OSError.
+        """
 
 
 class AppendListener(ABC):
@@ -378,8 +380,8 @@ class LedgerStore(ABC):
         return False
 
     def is_name_certain(self, ledger_id: int) -> bool:
-        """Return whether metadata must list this ledger of an earlier run if the ledger has entries. If not, it may be
-        a deleted ledger that exists again, because a power failure undid the deletion, which was not durable.
+        """Return True if metadata must list this ledger of an earlier run, provided that the ledger has entries. Return
+        False if the ledger may have been deleted: a power failure can undo a deletion that was not durable.
         """
         return True
 

@@ -98,10 +98,10 @@ class MissingFiles:
         self, facts: Facts, extents: Mapping[int, LedgerExtent], *, is_table_last: bool
     ) -> list[MissingEntries]:
         """Return the missing entries that the replay of the journal cannot restore, because their ledgers were created
-        before the last checkpoint. Pass them to `check_absent`. Raises MissingData if all files are missing.
+        before the last checkpoint. Pass them to `check_absent`.
 
-        `is_table_last`: `checkpoint.db` contains all transactions that `journal.end` mentions. If it then records a
-        clean stop, this was the last stop of the store.
+        `is_table_last`: `checkpoint.db` lacks no transaction that `journal.end` records, so that its mark of a clean
+        stop can be trusted. If the mark is then set and all segment files are missing, raises MissingData.
         """
         if is_table_last and facts.is_clean and facts.segment_files and not self._sizes:
             raise MissingData(

@@ -85,8 +85,8 @@ def open_store(
     *,
     is_synced: bool,
 ) -> OpenedStore:
-    """Open or create the files of a store, and recover its state. Raises DamagedJournal, MissingData, other
-    StoreErrors, and OSError.
+    """Open or create the files of a store, and recover its state. `is_synced`: each journal write is synced. Raises
+    DamagedJournal, MissingData, other StoreErrors, and OSError.
     """
     disk, clock = environment.disk, environment.clock
     start_ms = clock.monotonic_ms()

@@ -22,8 +22,9 @@ class ManagedLedgerListener(ABC):
 
     @abstractmethod
     def split_context(self, context: object, entry_count: int) -> tuple[object, object]:
-        """Divide the context that the topic passed with an append. Return one context for the first `entry_count`
-        entries of the append, and one for its remaining entries.
+        """Called for an append of which only the first `entry_count` entries are stored. `context` was passed with the
+        append. Return one context for these entries, and one for the other entries, which are appended to
+        the next ledger.
         """
 
     @abstractmethod

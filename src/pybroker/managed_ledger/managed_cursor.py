@@ -169,9 +169,10 @@ class ManagedCursor(CursorOwner):
         self._ahead.drop()
 
     async def read(self, max_entries: int, max_bytes: int) -> EntryRun | None:
-        """Return the next entries from the store and advance the read position. Return None if, during the read, the
-        cursor was moved, or the entries were trimmed or excluded from delivery; the caller then reads again. Raises
-        StoreError.
+        """Read the next entries from the store and advance the read position. Raises StoreError.
+
+        Return None if, during the read, the cursor was moved, the entries were trimmed, or an open transaction or
+        `is_paused_by_size` began to block their delivery. The caller then calls `next_entry` again.
         """
         before = self.read_position
         position = self.ledger.ledgers.normalize(before)
@@ -322,10 +323,11 @@ class ManagedCursor(CursorOwner):
     # --- operations of an administrator -----------------------------------------------------------------------------
 
     async def reset(self, position: Position, unacked_words: Sequence[int] = ()) -> None:
-        """Seek to `position`, or to the first entry after it: forget all acknowledgements from there on.
-        `unacked_words`: the ack set of the batch at `position`; by default all its messages are unacknowledged.
+        """Seek to `position`: all earlier entries count as acknowledged, and all entries from `position` on as
+        unacknowledged. `unacked_words`: the ack set of the batch at `position`; by default all its messages are
+        unacknowledged.
 
-        Durable on return. Raises StoreError: then the reset applies now, but may not after a restart.
+        Durable on return. Raises StoreError; the reset then applies, but a restart may undo it.
         """
         self.state.reset(self.ledger.position_before(position))
         if any(unacked_words):

@@ -589,9 +589,12 @@ class ManagedLedger(AppendListener):
     # --- the compacted view ------------------------------------------------------------------------------------------
 
     async def begin_compacted(self, drops: int, up_to: Position | None = None) -> int:
-        """Create the ledger for a new compacted view of the entries up to `up_to`. Return its id. `drops`: the value of
-        `compacted_drops` when the compaction began. Raises StoreError, and LedgerFenced if the managed ledger was
-        closed or its compacted view was deleted since then.
+        """Create the ledger for a new compacted view, and return the ledger's id. `up_to`: the last entry that the view
+        covers, for the ledger's metadata in BookKeeper; None omits it. `drops`: the value of `compacted_drops` when the
+        compaction began.
+
+        Raises StoreError, and LedgerFenced if the managed ledger was closed, or its compacted view deleted, during the
+        compaction.
         """
         async with self._changing:
             if self.is_closed or self.compacted_drops != drops:
@@ -608,9 +611,11 @@ class ManagedLedger(AppendListener):
             return ledger_id
 
     async def replace_compacted(self, before: CompactedInfo | None, view: CompactedInfo) -> None:
-        """Put the written and sealed compacted view `view` in place of `before`, the previous view (None without one),
-        whose ledger is deleted. Durable on return. Raises StoreError, and LedgerFenced if the managed ledger was closed
-        or its compacted view was deleted meanwhile.
+        """Replace the compacted view `before` (None: no view) by `view`, whose ledger is written and sealed. The ledger
+        of `before` is deleted later. Durable on return.
+
+        Raises StoreError, and LedgerFenced if the managed ledger was closed, or its compacted view deleted, during the
+        compaction.
         """
         async with self._changing:
             if (
@@ -666,8 +671,8 @@ class ManagedLedger(AppendListener):
             self.trim_soon()
 
     def position_before(self, position: Position) -> Position:
-        """Return the mark-delete position with which a cursor begins to read at `position`. The entry at `position` may
-        exist only in the compacted view.
+        """Return the mark-delete position with which a cursor begins to read at `position`, even if the entry at
+        `position` was trimmed and exists only in the compacted view.
         """
         before = self.ledgers.previous_position(self.ledgers.normalize(position))
         if self.document.compacted is None:

@@ -41,8 +41,9 @@ class Leftovers:
     """Ledgers that the metadata lists, and that were never created as far as the store knows."""
 
     def lost_names(self, store: LedgerStore) -> dict[int, int]:
-        """Return the orphaned ledgers that prove a loss of metadata, as numbers of entries by ledger id: they have
-        entries, and `store` cannot have lost their deletion.
+        """Return the orphaned ledgers that prove a loss of metadata, as numbers of entries by ledger id. Orphaned ledgers
+        with entries are omitted if they may be deleted ledgers that exist again, because a power failure undid the
+        deletion.
         """
         return {ledger_id: count for ledger_id, count in self.entries.items() if store.is_name_certain(ledger_id)}
 
@@ -100,8 +101,8 @@ async def delete_orphaned_ledgers(store: LedgerStore, found: Leftovers) -> None:
 
 
 def lost_names_text(directory: Path, lost: dict[int, int], *, has_topics: bool) -> str:
-    """Return the error text, with the remedy, for orphaned ledgers `lost` (numbers of entries by ledger id).
-    `has_topics`: whether the metadata contains topics.
+    """Return the error text, with the remedy, for the orphaned ledgers `lost` (numbers of entries by ledger id) in the
+    data directory `directory`. `has_topics`: whether the metadata contains topics.
     """
     count = sum(lost.values())
     entries = "1 entry" if count == 1 else f"{count} entries"
@@ -158,8 +159,8 @@ _NAMES = msgspec.json.Decoder(_Names)
 
 
 def ledger_ids_in(path: str, value: bytes) -> list[int]:
-    """Return the same ids as `named_ledger_ids`, from the stored JSON `value` at `path`: only the ids are decoded,
-    because each start reads the value of every topic. Raises StoreError.
+    """Return the ids of all ledgers in the managed ledger info `value`, stored at `path`, as `named_ledger_ids` does.
+    Decode only the ids, because each start of the broker reads the value of every topic. Raises StoreError.
     """
     names = _names_in(value)
     if names is None:

@@ -62,8 +62,8 @@ class Hold:
 
     @property
     def left_parts(self) -> list[tuple[Position, list[int], int]]:
-        """Return the partly acknowledged batches as (position, ack set after a commit, number of messages in the
-        batch).
+        """Return the batches of which the transaction has acknowledged some messages, as (position, ack set, number of
+        messages in the batch). The ack set contains the messages that the transaction has not acknowledged.
         """
         return [
             (position, ack_set.to_words(ack_set.full(count) & ~bits), count)
@@ -182,8 +182,8 @@ class PendingTransactionAcks:
         return self._low_water_marks
 
     def highest_ids(self) -> dict[int, int]:
-        """Return, for each transaction coordinator, the highest sequence number of its transactions that this object
-        knows: open and ended transactions, and the low-water mark.
+        """Return, for each transaction coordinator, the highest known sequence number: the maximum of its open
+        transactions, its remembered ended transactions, and its low-water mark.
         """
         found = dict(self._low_water_marks)
         for most, least in (*self.open, *self._ended):
@@ -209,8 +209,8 @@ class PendingTransactionAcks:
         return found
 
     def parts_of(self, ledger_id: int) -> Mapping[int, int]:
-        """Return the batches of a ledger of which open transactions have acknowledged some messages: a bit set of these
-        messages by entry id.
+        """Return the batches of a ledger that open transactions have partly acknowledged: by entry id, a bit set of the
+        acknowledged messages.
         """
         return self._parts.get(ledger_id, _NO_PARTS)
 
@@ -233,8 +233,8 @@ class PendingTransactionAcks:
         return None
 
     def holders_of(self, messages: Sequence[tuple[Position, int]]) -> Generator[None, None, list[TxnId | None]]:
-        """Return the open transaction that has acknowledged each message, or None. A message is a position and an index
-        in its batch, or -1 for any message of the entry.
+        """Return, for each of `messages`, the open transaction that has acknowledged it, or None. A message is a position
+        and an index in its batch; the index -1 stands for any message of the entry.
 
         The generator pauses so that the event loop stays responsive; the result may miss changes during a pause.
         """
@@ -277,10 +277,12 @@ class PendingTransactionAcks:
         return found
 
     def conflict(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> Position | None:
-        """Check an acknowledgement by the transaction `txn`: a cumulative one if `up_to` is not None, otherwise the
-        entries `groups` (ids by ledger) and the messages `parts` of batches. Return one of its positions that an open
-        transaction, perhaps `txn` itself, has already acknowledged; None if there is none. A cumulative ack may cover
-        individual acks of the same transaction.
+        """Check an acknowledgement by the transaction `txn`: a cumulative ack up to `up_to`, or, if that is None, an
+        individual ack of the entries `groups` (ids by ledger). `parts`: its partly acknowledged batches; a cumulative
+        ack has one if it ends inside a batch.
+
+        Return one of its positions that an open transaction, perhaps `txn` itself, has already acknowledged; None if
+        there is none. A cumulative ack may cover individual acks of the same transaction.
         """
         if up_to is not None:
             return self._conflict_up_to(txn, up_to, parts)
@@ -348,7 +350,9 @@ class PendingTransactionAcks:
     # --- changing ----------------------------------------------------------------------------------------------------
 
     def hold(self, txn: TxnId, up_to: Position | None, groups: Groups, parts: Parts) -> None:
-        """Add an acknowledgement by the transaction `txn`, for which `conflict` returned None."""
+        """Add an acknowledgement to the pending acks of the transaction `txn`. `conflict`, called with the same
+        arguments, must have returned None.
+        """
         bitmaps = [(ledger_id, BitMap(entry_ids)) for ledger_id, entry_ids in groups if entry_ids]
         bits = [
             (position, ack_set.full(count) & ~ack_set.left_of(count, words), count) for position, words, count in parts
@@ -469,7 +473,9 @@ class PendingTransactionAcks:
         return msgspec.msgpack.encode(rows) if rows else b""
 
     def apply(self, record: bytes) -> None:
-        """Restore the pending transaction acks from a stored cursor record. Raises ValueError if it is damaged."""
+        """Apply stored changes when the cursor is loaded. `record`: the part of a cursor record that contains changes of
+        pending transaction acks. Raises ValueError if it is damaged.
+        """
         try:
             for kind, most, least, *rest in msgspec.msgpack.decode(record, type=list[list[Any]]):
                 txn = TxnId(int(most), int(least))

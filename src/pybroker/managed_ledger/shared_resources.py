@@ -63,8 +63,8 @@ class LedgerResources:
         self.memory.follow(self.memory.cache.count(self.cache.size_bytes - before_bytes))
 
     def evict_old_cached(self) -> Generator[None, None, None]:
-        """Evict, in small steps, the entries that were already cached at the previous call, unless an entry was read
-        from the cache since then. The generator yields after each step.
+        """Evict, in small steps, the entries that were already cached at the previous call. If any entry was read from
+        the cache since then, evict none. The generator yields after each step.
         """
         before_bytes = self.cache.size_bytes
         for _ in self.cache.evict_old():

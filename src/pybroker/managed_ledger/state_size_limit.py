@@ -43,8 +43,10 @@ class StateSizeLimit:
         """Whether the last state could be stored."""
 
     def refused(self, size_bytes: int, limit_bytes: int, range_count: int, end: Position, now_ms: float) -> bool:
-        """Record that the store refused the cursor's state because of its size. Return True if delivery is paused from
-        now on, False if it was paused already. `end`: the last acknowledged entry.
+        """Record that the store refused the cursor's state of `size_bytes`, because it exceeds `limit_bytes`. Return True
+        if this begins a pause of delivery, False if delivery was paused already.
+
+        `range_count`: the number of ranges of individually deleted entries. `end`: the last acknowledged entry.
         """
         before = self.excess
         since_ms = now_ms if before is None else before.since_ms

@@ -117,8 +117,8 @@ class StoredInfo:
             self._covered_saves = covered
 
     def lose(self, error: LedgerFenced) -> None:
-        """Refuse all further saves, because another owner has taken over the managed ledger. The first call passes
-        `error` to `when_fenced`.
+        """Refuse all further saves, because another owner has taken over the managed ledger. The first call invokes
+        the callback `when_fenced` with `error`.
         """
         if not self.is_fenced:
             self.is_fenced = True
@@ -146,7 +146,9 @@ class StoredInfo:
             raise
 
     async def set_cursor_properties(self, name: str, cursor_id: str, properties: Mapping[str, str]) -> None:
-        """Replace the properties of a cursor. Durable on return. Raises StoreError, and then nothing changed."""
+        """Replace the properties of the cursor `name`. Durable on return. Raises StoreError, also if the cursor with
+        the id `cursor_id` was deleted; then nothing changed.
+        """
         info = self._cursor(name, cursor_id)
         before, info.properties = info.properties, dict(properties)
         try:
@@ -156,8 +158,9 @@ class StoredInfo:
             raise
 
     async def announce_delayed(self, name: str, cursor_id: str) -> str:
-        """Record in the metadata that an index of delayed entries may be stored for this cursor. Return the id of the
-        index in the cursor store. Raises StoreError.
+        """Record in the metadata that an index of delayed entries may be stored for the cursor `name`. Durable on
+        return. Return the id of the index in the cursor store. Raises StoreError, also if the cursor with the id
+        `cursor_id` was deleted.
         """
         info = self._cursor(name, cursor_id)
         if not info.delayed:

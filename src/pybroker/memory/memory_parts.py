@@ -55,8 +55,10 @@ class OwnBounds(NamedTuple):
 
 
 def process_limit_bytes(asked_bytes: int, found_bytes: int, *, is_of_group: bool) -> int:
-    """Return the configured limit `asked_bytes`; if it is 0, a share of the detected limit `found_bytes` (0: unknown).
-    `is_of_group`: the detected limit is of a control group.
+    """Return the configured limit `asked_bytes`; if it is 0, a share of the detected limit `found_bytes`. If that is 0
+    (unknown), `UNKNOWN_MACHINE_BYTES` replaces it.
+
+    The share is `GROUP_SHARE` if the detected limit is of a control group (`is_of_group`), else `MACHINE_SHARE`.
     """
     if asked_bytes > 0:
         return asked_bytes

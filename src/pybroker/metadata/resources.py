@@ -64,12 +64,14 @@ class PolicyListener(ABC):
 
     @abstractmethod
     def topic_read_again(self, topic: TopicName, policies: TopicPolicies | None) -> None:
-        """Called with the present policies of a topic, because another broker may have changed them."""
+        """Called with the present policies of a topic (None: no policies), because another broker may have changed
+        them.
+        """
 
     @abstractmethod
     async def topics_missed(self) -> None:
         """Called when other brokers may have changed the policies of any topics, and notifications of these changes
-        were lost.
+        were lost. The listener must read and apply the policies of all loaded topics again.
         """
 
 
@@ -448,7 +450,9 @@ class Resources:
                 raise AdminError(404, "Namespace does not exist")
 
     def keep_topic_policies_in(self, store: TopicPoliciesStore) -> None:
-        """Use `store` for the policies of topics from now on. That store reports changes to the broker by itself."""
+        """Use `store` for the policies of topics from now on. `store` itself must notify the broker of changes: the
+        listeners of this object are not called for them.
+        """
         self._topic_policies = store
 
     async def topic_policies(self, topic: TopicName) -> TopicPolicies:

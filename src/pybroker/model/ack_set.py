@@ -22,8 +22,7 @@ _SIGN_BIT = 1 << (WORD_BITS - 1)
 
 def full(message_count: int) -> int:
     """Return the ack set of a batch of which no message is acknowledged. The result uses one bit of memory per message,
-    and a client may claim any `message_count`, even for a small entry. The result of `left_of` is never larger than the
-    ack set that the client sent.
+    which may be much: a client may claim any `message_count`, even for a small entry.
     """
     return (1 << message_count) - 1
 
@@ -49,8 +48,8 @@ def to_words(bits: int) -> list[int]:
 
 
 def left_of(message_count: int, words: Sequence[int]) -> int:
-    """Return the ack set, as bits, of a batch of `message_count` messages of which nothing was acknowledged before.
-    `words` is the ack set that the client sent; its bits beyond the end of the batch are ignored.
+    """Return, as bits, the messages of a batch that the ack set `words` of a client leaves unacknowledged. Bits beyond
+    the `message_count` messages of the batch are ignored. The result never uses more memory than `words`.
     """
     bits = from_words(words[: word_count(message_count)])
     return bits & full(message_count) if bits.bit_length() > message_count else bits

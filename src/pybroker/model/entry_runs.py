@@ -6,7 +6,7 @@ from pyroaring import BitMap
 
 
 def end_of_run(holes: BitMap, entry_id: int) -> int:
-    """Return the last entry id of the unbroken run of ids in `holes` that contains `entry_id`."""
+    """Return the highest id up to which `holes` contains every id from `entry_id` on. `holes` must contain `entry_id`."""
     low = entry_id
     step = 1
     while holes.contains_range(entry_id, low + step + 1):

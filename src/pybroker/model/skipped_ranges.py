@@ -34,8 +34,8 @@ def remembered(moves: Sequence[SkippedRanges], move: SkippedRanges) -> Sequence[
 
 
 def as_of(moves: Sequence[SkippedRanges], mark_delete_position: Position) -> Sequence[SkippedRanges]:
-    """Return the moves that are still valid after the cursor was moved back to `mark_delete_position`, which makes all
-    later entries unacknowledged.
+    """Return `moves` without the entries after `mark_delete_position`, to which the cursor was moved: these entries are
+    unacknowledged again. A move over only such entries is omitted; a move over some of them is shortened.
     """
     return tuple(
         move if move.up_to <= mark_delete_position else move._replace(up_to=mark_delete_position)

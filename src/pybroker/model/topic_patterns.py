@@ -47,18 +47,19 @@ class TopicsPattern:
         return _compiled(_without_domain(text))
 
     def matches(self, topic: str) -> bool:
-        """Return whether the pattern matches a topic name. `topic` is a text, because parsing long lists of names is
-        slow.
+        """Return whether the pattern matches a topic. `topic` is the full name with its domain, as text, because parsing
+        long lists of names is slow.
         """
         name = _PARTITION.sub("", topic.partition(SCHEME_END)[2])
         return self._expression.fullmatch(name) is not None
 
 
 def pattern_in_namespace(text: str) -> tuple[NamespaceName, str]:
-    """Split a topics pattern, such as `persistent://public/default/orders-.*`, into its namespace and the pattern of
-    local names. Tenant and namespace are literal.
+    """Return the namespace of a topics pattern, such as `persistent://public/default/orders-.*`, and the pattern without
+    the domain. Tenant and namespace are literal; the returned pattern contains them escaped.
 
-    Raises InvalidTopicName if tenant or namespace is invalid, InvalidPattern or UnsupportedPattern if the rest is.
+    Raises InvalidTopicName if tenant or namespace is missing or invalid, InvalidPattern if the rest is not a valid
+    regular expression, UnsupportedPattern if RE2 cannot evaluate it.
     """
     parts = text.removeprefix("persistent://").split("/", 2)
     if len(parts) != 3:

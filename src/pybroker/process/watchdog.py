@@ -36,12 +36,12 @@ class Moment(NamedTuple):
 
 
 def is_at_fault(tick: Moment, alarm: Moment | None, now: Moment, limit_s: float) -> bool:
-    """Return whether a callback has blocked the event loop for `limit_s` seconds; False if the thread only lacked a
-    CPU.
+    """Return, at a timer signal, whether a callback has blocked the event loop for `limit_s` seconds; False if the
+    thread only lacked a CPU.
 
-    `tick`: the clock readings when the watchdog last ran on the event loop. `alarm`: the clock readings at the first
-    timer signal since then; None if this is the first one. From the second signal on, time that the thread was idle
-    counts too, such as a blocking system call.
+    Clock readings: `tick` when the watchdog last ran on the event loop, `alarm` at the first timer signal after `tick`
+    (None if the present signal is the first), `now` at the present signal. At the first signal, only CPU time counts.
+    At later signals, idle time since `alarm` counts too, for example in a blocking system call.
     """
     if now.cpu_s - tick.cpu_s >= limit_s:
         return True

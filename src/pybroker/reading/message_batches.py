@@ -55,10 +55,11 @@ class MessageReader:
         self._decryptor = Decryptor(reading.private_keys) if reading.private_keys is not None else None
 
     def read(self, entries: EntryRange) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of exactly these entries, in order, in batches within the limits.
+        """Yield the messages of exactly these entries, in order, in batches of limited rows and bytes. A chunked message
+        belongs to the entry of its last chunk, even if its first chunk is before the range.
 
-        A chunked message belongs to the entry of its last chunk, even if its first chunk is before the range. Raises
-        BadEntry, DataLoss or ReadingFailed.
+        Raises DataLoss if an entry is lost, BadEntry if an entry cannot be decoded or decrypted and the
+        option for this case is FAIL, ReadingFailed for other errors.
         """
         return self._merged(self._batches(entries))
 

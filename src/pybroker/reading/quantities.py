@@ -20,8 +20,8 @@ def time_ms(text: str) -> int:
 
 
 def size_bytes(text: str) -> int:
-    """Parse a size and return bytes: a number, or a number with a unit of 1024, such as `64m`, `64MB` or `64 MiB`.
-    Raises ValueError.
+    """Parse a size and return bytes: a number of bytes, or a number with a unit, such as `64m`, `64MB` or `64 MiB`.
+    All units are powers of 1024. Raises ValueError.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

@@ -69,7 +69,8 @@ def typed_reading(
     """Create a validated `TypedReading`. Without `columns` it has all payload columns and the `metadata` columns;
     otherwise it has exactly `columns`, which may be payload columns and any metadata columns.
 
-    Raises WrongColumns, and UnreadableSchema for a schema that cannot be represented as columns.
+    Raises WrongColumns if one of `columns` is unknown, repeated, or of another type than in the topic, and
+    UnreadableSchema for a schema that cannot be represented as columns.
     """
     payload = fields_of(schema_info, value_mode)
     if columns is None:

@@ -13,7 +13,8 @@ class Threads:
     """Threads of this process. Any method may be called from any thread."""
 
     def pool(self, name: str, count: int = 1, *, niceness: int = 0) -> Executor:
-        """Return an executor of up to `count` threads, started on demand. One thread works in order of submission.
+        """Return an executor of up to `count` threads, started on demand. With `count` 1, calls run in the order of
+        their submission.
 
         With `niceness` above 0, the system prefers other threads, such as the event loop, if CPUs are scarce.
         """

@@ -121,7 +121,9 @@ async def get_runtime_settings(call: Call) -> Response:
 
 
 async def get_overrides(call: Call) -> Response:
-    """Return the dynamic configuration keys that were changed at run time. The changes survive restarts."""
+    """Return the dynamic configuration keys that were changed at run time, with their values; secrets are masked. The
+    changes survive restarts.
+    """
     await call.require_superuser()
     return json_response(call.broker.dynamic.overrides())
 
@@ -148,7 +150,7 @@ async def remove_override(call: Call) -> Response:
 
 
 async def list_owned_namespaces(call: Call) -> Response:
-    """List the bundles that a broker of the cluster owns. A standalone broker lists bundles with loaded topics."""
+    """List the bundles that the broker in the path owns; for a standalone broker, its bundles with loaded topics."""
     await call.require_superuser()
     require_this_broker(call, call.name("broker"))
     owned: dict[str, dict[str, object]] = {}

@@ -67,7 +67,7 @@ async def get_failure_domain(call: Call) -> Response:
 
 
 async def set_failure_domain(call: Call) -> Response:
-    """Create or replace a failure domain. A broker can belong to only one failure domain."""
+    """Create or replace a failure domain. 409 if one of its brokers is in another failure domain."""
     cluster = await _used_cluster(call)
     domain = await call.json(FailureDomain)
     await call.broker.cluster_documents.put_failure_domain(cluster, call.name("domain"), domain)
@@ -97,8 +97,8 @@ async def get_isolation_policy(call: Call) -> Response:
 
 
 async def set_isolation_policy(call: Call) -> Response:
-    """Create or replace an isolation policy of a cluster. In this broker's cluster, also unload the namespaces that the
-    policy's `unload_scope` selects. The policy's patterns are RE2 regular expressions, without lookaround and
+    """Create or replace an isolation policy of a cluster. If this broker is in that cluster, also unload the namespaces
+    that the policy's `unload_scope` selects. The policy's patterns are RE2 regular expressions, without lookaround and
     back-references.
     """
     cluster, name = await _used_cluster(call), call.name("policy")

@@ -112,10 +112,11 @@ class ShareRoutes:
         return json_response({name: _shown(each) for name, each in self._resources().items()})
 
     async def take_back(self, call: Call) -> Response:
-        """Release all units of one resource that a holder uses at this broker. Return their number (`ended`).
+        """Release everything of one resource that a holder uses at this broker. Return the number of released objects
+        (`ended`).
 
         Depending on the resource, this aborts the holder's transactions, deletes its sinks, or ends its read leases or
-        live streams. The topics of aborted transactions are notified in the background.
+        live streams. Aborts are durable on return; topics and subscriptions are notified of them later.
         """
         await call.require_superuser()
         resource = self._resources().get(call.name("resource"))

@@ -246,8 +246,8 @@ class Call:
             ) from error
 
     async def optional_json(self, body_type: type[T], *, is_content: bool = False) -> T | None:
-        """Return the decoded body, or None if the body is empty or `null`. Raises BadBody if the body is not JSON of
-        `body_type`, and the errors of `body`.
+        """Return the decoded body, or None if the body is empty or `null`. With `is_content`, the body may be as large
+        as a message. Raises BadBody if the body is not JSON of `body_type`, and the errors of `body`.
         """
         return await self._document(await self.body(is_content=is_content), body_type)
 
@@ -288,8 +288,8 @@ class Call:
             raise BadBody(str(error)) from error
 
     async def json(self, body_type: type[T], *, is_content: bool = False) -> T:
-        """Return the decoded body. Raises BadBody if the body is empty, `null`, or not JSON of `body_type`, and the
-        errors of `body`.
+        """Return the decoded body. With `is_content`, the body may be as large as a message. Raises BadBody if the body
+        is empty, `null`, or not JSON of `body_type`, and the errors of `body`.
         """
         return _required(await self.optional_json(body_type, is_content=is_content))
 

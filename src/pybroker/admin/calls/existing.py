@@ -73,7 +73,7 @@ def any_subscription_of(topic: TopicBase, name: str) -> SubscriptionBase:
 
 
 async def existing_subscription(call: Call) -> Subscription:
-    """Return the subscription in the path. Checks that the role may consume. Raises TopicNotFound or
+    """Return the subscription in the path. Raises AdminError 401 if the role may not consume, TopicNotFound or
     SubscriptionNotFound if the topic or the subscription does not exist, AdminError 405 if the topic is non-persistent.
     """
     await call.require_consume(call.topic_name(), call.name("subscription"))
@@ -83,8 +83,8 @@ async def existing_subscription(call: Call) -> Subscription:
 
 
 def require_persistent(call: Call, what: str, status: int = 405) -> None:
-    """Reject the topic in the path if it is non-persistent: with `status`, or with 404 if it does not exist. `what`
-    names the operation in the error text.
+    """Reject a non-persistent topic in the path: AdminError with `status` if it exists, TopicNotFound if it does not. A
+    persistent topic is accepted even if it does not exist. `what` names the operation in the error text.
     """
     name = call.topic_name()
     if name.is_persistent:

@@ -110,9 +110,9 @@ class Share:
 
     @asynccontextmanager
     async def of_documents(self, size_bytes: int) -> AsyncIterator[None]:
-        """Hold the permit to decode a large JSON document within this context. Only one document of all requests is
-        decoded at a time. Raises AdminError 503 if the permit does not become free in time, or if too many requests
-        wait for it.
+        """Within this context, hold the permit to decode a large JSON document of `size_bytes`, and count the memory of
+        the decoded document. All requests share one permit. Raises AdminError 503 if the permit is not free in time,
+        or if too many requests wait for it.
         """
         limits = self.limits
         holding = Holding(limits.memory, limits.memory.requests)

@@ -28,8 +28,8 @@ async def looked_up_owner(
     broker acquires the bundle if the bundle has no owner.
 
     `probe_s`: seconds within which the broker that assigns the bundle must respond to an HTTP request. Raises
-    ServiceNotReady, TimeoutError or AdminError if that broker does not assign an owner, TopicNotFound if the namespace
-    does not exist, MetadataError, and StoreError.
+    ServiceNotReady, TimeoutError or AdminError if that broker does not assign an owner; TopicNotFound if the namespace
+    does not exist; MetadataError or StoreError if the metadata cannot be read or written.
     """
     owner = await ownership.owner_of(name, None, is_authoritative=is_authoritative)
     if owner.kind is not OwnerKind.REDIRECT:

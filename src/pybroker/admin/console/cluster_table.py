@@ -33,7 +33,7 @@ class ClusterView(NamedTuple):
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """Findings about other brokers. The member `broker` of each finding is the broker id."""
+        """Problems of the other brokers as JSON, such as unusable bookies. The member `broker` is the broker id."""
         return [{**each, "broker": part.broker.broker_id} for part in self.parts for each in part.findings]
 
 

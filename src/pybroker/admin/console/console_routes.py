@@ -129,11 +129,11 @@ class ConsoleRoutes:
         return json_with_nulls(page_of(table, findings, offset, limit))
 
     async def list_stuck(self, call: Call) -> Response:
-        """List stuck topics in pages, each with its most important finding. In a cluster, the list contains the topics
-        of all brokers; `brokers` states which are missing.
+        """List stuck topics in pages, each with the most important reason why its messages wait. In a cluster, the list
+        contains the topics of all brokers, except of brokers with a `problem` in `brokers`.
 
         Blocked topics come first, then the largest backlogs. The list contains topics that the caller may list and
-        consume from. A superuser also gets findings about whole brokers.
+        consume from. A superuser also gets problems of whole brokers, such as unusable bookies.
         """
         offset, limit = _page(call)
         view = await self._view(call)

@@ -79,7 +79,12 @@ def routes() -> list[Route]:
 
 
 async def directory(call: Call) -> Response:
-    """Return the run id of the data directory and, to a client on the broker's host, its path."""
+    """Return the run id of the data directory and, to a client on the broker's host, its path. 404 if ledgers are not
+    stored in local files.
+
+    The run id is random for each start of the broker. A reader that finds the same id in the directory's file `run.id`
+    reads the directory of this broker.
+    """
     name = call.broker.data_directory
     if name is None:
         raise AdminError(

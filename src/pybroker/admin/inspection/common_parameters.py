@@ -85,7 +85,7 @@ def required_key(call: Call) -> bytes:
 
 
 def page_limit(call: Call) -> int:
-    """Return the requested page size (`limit`). Raises AdminError 412 if it is out of range."""
+    """Return the requested page size (`limit`), reduced to MAX_LIMIT if larger. Raises AdminError 412 if it is below 1."""
     limit = call.query_integer("limit", DEFAULT_LIMIT)
     if limit < 1:
         raise AdminError(412, f"The query parameter limit is {limit}; it must be from 1 to {MAX_LIMIT}")

@@ -31,7 +31,9 @@ COMPACTION_NAMES = (
 
 
 def compaction_values(counters: CompactionCounters, view: CompactedInfo | None) -> Sequence[Number]:
-    """Return the values in the order of COMPACTION_NAMES. Throughput counts only the time during which compactions ran."""
+    """Return the values in the order of COMPACTION_NAMES. Throughput counts only the time during which compactions ran.
+    `view`: the topic's compacted ledger; None, reported as size 0, if it has none.
+    """
     running_s = counters.running_ms / _MS_PER_S
     latency = counters.write_latency_ms
     return (

@@ -118,7 +118,9 @@ def ledger_lines(samples: Samples, sums: dict[str, LedgerSums], window_s: float)
 
 
 def cursor_values(cursor: ManagedCursor) -> tuple[int, ...]:
-    """Return the values of one cursor in the order of CURSOR_NAMES. Values about cursors in ZooKeeper are 0."""
+    """Return the values of one cursor in the order of CURSOR_NAMES. The metrics of cursor writes to ZooKeeper and of
+    cursor reads are always 0.
+    """
     written_bytes = cursor.written_bytes
     return (
         cursor.writes,

@@ -55,7 +55,7 @@ class WrittenPage:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Keep the page in memory within this context."""
+        """Keep the memory of the page reserved within this context, in which the caller reads the page."""
         self._users += 1
         try:
             yield
@@ -76,7 +76,9 @@ class WrittenPage:
         self._grown = asyncio.Event()
 
     async def compressed(self) -> AsyncIterator[bytes]:
-        """Yield the parts of the page, compressed with gzip. Raises PageNotWritten."""
+        """Yield the parts of the page, compressed with gzip, as they are written. Raises PageNotWritten if writing
+        fails.
+        """
         index = 0
         while True:
             while index < len(self._parts):
@@ -117,7 +119,9 @@ class SharedPage:
         return self._current
 
     def current(self) -> WrittenPage:
-        """Return the current page. If it is older than metricsPageIntervalMs, start to write a new page."""
+        """Return the current page. If there is none, or it has failed, or it is complete and older than
+        metricsPageIntervalMs, start to write a new page and return the new page.
+        """
         now_s, memory = self._now_s(), self._runtime.memory
         current = self._current
         if current is None or current.has_failed or (current.is_whole and now_s >= self._fresh_until_s):

@@ -36,7 +36,7 @@ async def get_group(call: Call) -> Response:
 
 
 async def put_group(call: Call) -> Response:
-    """Create a resource group, or change only the fields of the group that the body contains."""
+    """Create a resource group. If the group exists, change only the fields that the body contains."""
     await call.require_superuser()
     await call.broker.broker_context.resource_groups.put(call.name("group"), await call.json(ResourceGroupChange))
     return no_content()

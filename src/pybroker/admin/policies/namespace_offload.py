@@ -86,26 +86,26 @@ async def remove_offload(call: Call) -> Response:
 
 
 class ThresholdCalls:
-    """Routes of one threshold."""
+    """Routes of one value: the offload threshold in bytes or in seconds, or the deletion lag in milliseconds."""
 
     def __init__(self, threshold: Threshold) -> None:
         self.threshold = threshold
 
     async def get(self, call: Call) -> Response:
-        """Return the threshold: -1 for never; empty if it is not set."""
+        """Return the stored value. -1 means never offload, or never delete. The body is empty if no value is set."""
         policies = await _policies(call)
         own = getattr(policies.offload_policies, self.threshold.member, None)
         shown = getattr(policies, self.threshold.namespace_field) if own is None else own
         return empty_ok() if shown is None else json_response(shown)
 
     async def set(self, call: Call) -> Response:
-        """Set the threshold. Any number is permitted."""
+        """Set the value. Any 64-bit integer is permitted."""
         namespace = await administered_namespace(call)
         await self._store(call, namespace, await call.json(Long))
         return empty_ok() if self.threshold.is_answered_empty else no_content()
 
     async def unset(self, call: Call) -> Response:
-        """Remove the threshold."""
+        """Remove the value."""
         await self._store(call, await administered_namespace(call), None)
         return no_content()
 

@@ -159,8 +159,8 @@ QUOTA_TYPE = Query("backlogQuotaType", "type of the quota", str, BacklogQuotaTyp
 
 
 def quota_type(call: Call) -> BacklogQuotaType:
-    """Return the query parameter `backlogQuotaType`, by default the size quota. Raises AdminError 404 for any other
-    value.
+    """Return the query parameter `backlogQuotaType`; the size quota (`destination_storage`) if it is absent. Raises
+    AdminError 404 for an unknown type.
     """
     text = call.query("backlogQuotaType") or BacklogQuotaType.SIZE
     try:

@@ -83,8 +83,8 @@ async def create_partitioned_topic(call: Call) -> Response:
 
 
 async def update_partitions(call: Call) -> Response:
-    """Increase the number of partitions. New partitions first get the subscriptions of the first partition; clients
-    discover new partitions periodically.
+    """Increase the number of partitions. New partitions get the subscriptions of partition 0, starting at their first
+    message. Clients discover new partitions periodically.
     """
     name = call.topic_name()
     await call.require_namespace_admin(name.namespace)

@@ -154,7 +154,9 @@ async def set_properties(call: Call) -> Response:
 
 
 async def get_replicated(call: Call) -> Response:
-    """Return, for each topic, whether the subscription is marked as replicated. The mark is stored without effect."""
+    """Return whether the subscription is marked as replicated, by topic name: for the topic in the path, or for each of
+    its partitions. The mark is stored without effect.
+    """
     replicated: dict[str, bool] = {}
 
     async def act(subscription: Subscription) -> None:

@@ -111,7 +111,9 @@ async def get_internal_info(call: Call) -> Response:
 
 
 async def get_backlog(call: Call) -> Response:
-    """Return the backlog in entries and bytes, for old tools."""
+    """Return the backlog of each subscription in entries, their sum, and the entries and bytes of each ledger, for old
+    tools.
+    """
     name = call.topic_name()
     await call.require_lookup(name)
     require_persistent(call, "Get backlog")

@@ -230,7 +230,8 @@ async def open_transaction(call: Call) -> Response:
     """Open a transaction for a batch of a sink. Return its id (`most` and `least`), or report that this batch or a
     later one is committed (`isCommitted`).
 
-    Open transactions of other writers are aborted, and those of the writer's other runs for this or earlier batches.
+    Before a transaction is opened, two kinds of open transactions of the sink are aborted: those of other writers, and
+    those that other runs of this writer (`run`) opened for this batch or earlier ones.
     """
     sink, body = _sink_name(call), await call.json(OpenBody)
     require_enabled(call)
@@ -244,11 +245,11 @@ async def open_transaction(call: Call) -> Response:
 
 
 async def commit(call: Call) -> Response:
-    """Commit the transactions in the body, which belong to one batch of a sink, atomically. Abort the sink's other open
-    transactions for this or earlier batches, and those of other writers.
+    """Commit the transactions in the body, which belong to one batch of a sink, atomically. Of the sink's other open
+    transactions, abort those for this or earlier batches, and all transactions of other writers.
 
     If this batch or a later one was committed before, nothing is committed, and `isRepeat` is true. The sink's open
-    transactions up to this batch are then aborted.
+    transactions for this and earlier batches are then aborted.
     """
     sink, body = _sink_name(call), await call.json(CommitBody)
     require_enabled(call)

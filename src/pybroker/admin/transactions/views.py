@@ -151,17 +151,20 @@ def pending_ack_stats(topic: Topic, held: PendingTransactionAcks, *, with_low_wa
 
 
 def transaction_in_pending_ack(held: PendingTransactionAcks | None, txn_id: TxnId) -> dict[str, Any]:
-    """Return `transactionInPendingAckStats`: the position of the transaction's cumulative acknowledgement."""
+    """Return `transactionInPendingAckStats`: the position of the transaction's cumulative acknowledgement. Empty if it
+    has none, or if `held` is None because the subscription is not loaded.
+    """
     hold = None if held is None else held.open.get(txn_id)
     return {} if hold is None or hold.up_to is None else {"cumulativeAckPosition": str(hold.up_to)}
 
 
 def position_in_pending_ack(state: CursorState, position: Position, batch_index: int | None) -> str:
-    """Return `positionStatsInPendingAck` for an entry, or for one message of its batch: whether an open transaction has
-    acknowledged it.
+    """Return `positionStatsInPendingAck` for an entry, or for one message of its batch: `PendingAck` if an open
+    transaction has acknowledged it, otherwise `NotInPendingAck`. `MarkDelete` up to the mark-delete position;
+    `InvalidPosition` for a batch index outside the batch.
 
-    A transaction's cumulative acknowledgement includes earlier entries. The number of messages in
-    the batch is known only if a part of the batch is acknowledged; otherwise any batch index is accepted.
+    A transaction's cumulative acknowledgement includes earlier entries. A batch index is compared with the size of the
+    batch only if a transaction has acknowledged a part of this batch, because the size is unknown otherwise.
     """
     if position <= state.mark_delete_position:
         return "MarkDelete"

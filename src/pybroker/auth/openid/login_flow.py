@@ -64,7 +64,8 @@ class LoginFlow:
 
     async def begin(self, redirect_uri: str) -> tuple[str, PendingLogin]:
         """Return the address at the identity provider to which the browser must go, and the pending login for
-        `complete`. Raises AuthenticationError and TooManyRequests.
+        `complete`. Raises AuthenticationError if the identity provider cannot be reached or its discovery document is
+        unusable, and TooManyRequests if too many logins wait for it.
         """
         with self._request():
             endpoint = await self._endpoint("authorization_endpoint")
@@ -84,8 +85,9 @@ class LoginFlow:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(fields)}", pending
 
     async def complete(self, pending: PendingLogin, code: str) -> bytes:
-        """Exchange the authorization code that the browser brought back, and return the ID token. Raises
-        AuthenticationError and TooManyRequests.
+        """Exchange the authorization code that the browser brought back, and return the ID token. The caller must verify
+        its signature. Raises AuthenticationError if the identity provider cannot be reached, refuses the code, or sends
+        no ID token of this login; TooManyRequests if too many logins wait for it.
         """
         if not 0 < len(code) <= MAX_CODE_CHARACTERS:
             raise AuthenticationError("the identity provider sent no code")

@@ -48,8 +48,8 @@ class OrphanSearch:
     async def run(self, ledger_ids: Sequence[int]) -> list[FoundLedger]:
         """Return the ledgers of `ledger_ids` that belong to this cluster, in order, and whether each is orphaned.
 
-        Ledgers that are deleted meanwhile, or whose metadata cannot be decoded, are skipped. Raises MetadataUnknown,
-        and StoreError if a document cannot be read.
+        Ledgers that no longer exist, or whose metadata cannot be decoded, are skipped. Raises MetadataUnknown, and
+        StoreError if a document cannot be read.
         """
         now_ms = self._clock.wall_ms()
         own = [

@@ -130,8 +130,8 @@ class EntryFormat:
 
 
 def master_key(password: bytes) -> bytes:
-    """Return the key for a ledger's password. Bookies refuse writers and recoveries of the ledger that have another
-    key.
+    """Return the key for a ledger's password. Bookies refuse a request to write or recover the ledger if its key
+    differs.
     """
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 

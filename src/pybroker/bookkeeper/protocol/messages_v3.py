@@ -161,7 +161,9 @@ def auth_payload(response: Response) -> bytes:
 
 
 def require_accepted(response: Response) -> None:
-    """Raise WrongKey if the response shows that the bookie requires authentication."""
+    """Check the response to the first request on a connection. Raises WrongKey if the bookie accepts no requests on this
+    connection because the client is not authenticated. Ignores other errors.
+    """
     if WrongKey.code in {_SAME_CODES.get(response.status), _SAME_CODES.get(response.read_lac.status)}:
         raise WrongKey("The bookie requires that its clients authenticate with a user or a certificate")
 

@@ -104,8 +104,8 @@ class CursorNode:
         self.position_properties = {each.name: each.value for each in entry.properties}
 
     def info(self, cursor_id: str, *, is_delayed: bool) -> CursorInfo:
-        """Return the description of the loaded cursor for the managed ledger info. `is_delayed`: an index of its
-        delayed entries may be stored.
+        """Return the loaded cursor as a part of the managed ledger info. `is_delayed`: whether an index of delayed
+        entries was possibly stored for it.
         """
         found = self._info
         if self.name == DEDUPLICATION_CURSOR:

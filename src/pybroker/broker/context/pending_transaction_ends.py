@@ -67,8 +67,8 @@ class PendingEnds:
             self._by_coordinator.setdefault(txn.most, {})[txn] = None
 
     def first(self, still_open: Mapping[TxnId, object]) -> PendingEnd | None:
-        """Return a transaction that may be committed, or None. `still_open`: the transactions that are open on the
-        topic.
+        """Return one of these transactions that its coordinator has committed, or whose state at the coordinator is not
+        known yet; None without one. `still_open`: the transactions that are open on the topic.
         """
         while self._by_coordinator:
             coordinator_id, txns = next(iter(self._by_coordinator.items()))

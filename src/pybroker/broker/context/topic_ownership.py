@@ -18,13 +18,13 @@ class TopicOwnership(Protocol):
         """
 
     async def settled(self, topic: TopicName) -> None:
-        """If this broker is acquiring the topic's bundle, wait until it has finished, because lookups at other brokers
-        may send clients here earlier. Raises TopicNotFound if the namespace does not exist.
+        """If this broker is acquiring the topic's bundle, wait until the attempt has succeeded or failed: other brokers
+        may redirect clients here before that. Raises TopicNotFound if the namespace does not exist.
         """
 
     def holds_session(self) -> bool:
-        """Return whether this broker's session with the metadata store is certainly valid, so that it still owns its
-        bundles. Detects an expired session also directly after the process was frozen.
+        """Return whether this broker's session with the metadata store is certainly valid, so that it owns its bundles.
+        The result is correct even directly after a pause of the process, in which the session may have expired.
         """
 
 

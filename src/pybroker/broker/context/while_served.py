@@ -21,7 +21,7 @@ async def while_served(ownership: TopicOwnership | None, topic: TopicName, work:
     """Await `work`, a step of loading `topic` or of publishing to it, and return the result of `work`.
 
     The result is returned in the event loop iteration in which `work` completes. Raises ServiceNotReady or
-    TopicNotFound if this broker gives up the bundle of `topic` meanwhile. Without this check, a deadlock is possible:
+    TopicNotFound if this broker gives up the bundle of `topic` before that. Without this check, a deadlock is possible:
     the release of the bundle waits for the topic, and `work` may need a system topic of the same bundle.
     """
     if ownership is None:

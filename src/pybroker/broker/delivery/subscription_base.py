@@ -70,8 +70,8 @@ class SubscriptionBase(ABC):
 
     @abstractmethod
     def acknowledge(self, consumer: Consumer, ack: Ack) -> None:
-        """Apply an ACK command of `consumer`. If the command has a request id, ACK_RESPONSE follows when the
-        acknowledgement is durable.
+        """Apply an ACK command of `consumer`. If the command has a request id, the client receives ACK_RESPONSE when
+        the acknowledgement is durable or has failed.
         """
 
     @abstractmethod
@@ -85,8 +85,8 @@ class SubscriptionBase(ABC):
             consumer.close_from_broker()
 
     async def is_blocked_by_the_dead(self) -> bool:
-        """Send a PING to the client of each consumer, and remove the consumers whose client does not respond. Return
-        whether a consumer was removed.
+        """Remove the consumers whose client does not reply to a PING. Return whether a consumer was removed, so that the
+        caller can retry to attach a new consumer.
         """
         is_one_gone = False
         for consumer in list(self.consumers):

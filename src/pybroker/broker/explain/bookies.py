@@ -23,8 +23,8 @@ _SHOWN = 3
 
 
 def of_broker(store: LedgerStore, clock: Clock) -> list[Finding]:
-    """Return findings that explain why the broker cannot create ledgers, or which bookies are unusable. Empty if
-    ledgers are not on BookKeeper.
+    """Return a finding: the broker cannot create ledgers because too few bookies are usable, or some bookies are
+    unusable. Empty without such a problem, and if ledgers are not on BookKeeper.
     """
     report = store.bookies()
     if report is None or (report.refusal is None and not report.unusable):

@@ -54,10 +54,11 @@ class HeldBack:
             self.for_consumers[place] += max(1, hash_.entries)
 
     def because_of(self, consumers: Collection[ConsumerState], key_order: KeyOrderView) -> HeldBack:
-        """Return the draining hashes whose new or previous consumer is one of `consumers`, and the blocked entries of
-        new consumers among `consumers`.
+        """Return the draining hashes whose previous or next consumer is one of `consumers`, and the number of blocked
+        entries of each recently joined consumer among `consumers`.
 
-        Entries for a consumer that cannot receive messages now are always included, even if it is not in `consumers`.
+        The number of entries for each consumer that cannot receive messages now is always included, even if the
+        consumer is not in `consumers`.
         """
         found = HeldBack()
         found.for_consumers = self.for_consumers

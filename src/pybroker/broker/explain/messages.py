@@ -805,8 +805,8 @@ def not_reached(asked: MessageQuestion) -> Reasons | None:
 
 
 def passed(asked: MessageQuestion) -> Reasons:
-    """Report an entry that was read but is neither held by a consumer nor waiting: it is being read again, or deferred
-    by an entry filter.
+    """Return the finding about a message that no other rule explains: its entry was read before, and the broker is
+    reading it again, or an entry filter has deferred it.
     """
     subscription = asked.subscription
     filters = subscription.filters
@@ -835,7 +835,9 @@ def _nth(number: int) -> str:
 
 
 def explain_message(asked: MessageQuestion) -> Reasons | Want:
-    """Apply the rules in order. Return the findings, or the data that must be read first."""
+    """Return the findings of the first rule of this module that applies to the message, or the data that the caller
+    must read first.
+    """
     rules: tuple[Callable[[MessageQuestion], Reasons | Want | None], ...] = (
         absence,
         out_of_batch,

@@ -54,11 +54,12 @@ class ClusterLookups:
         *,
         is_authoritative: bool,
     ) -> LookupAnswer:
-        """Return the broker that serves `topic`. If its owner is unreachable, wait until the owner responds or another
-        broker owns the topic, at most `parkedLookupTimeoutMs`.
+        """Return the broker that serves `topic`, or that the client must ask instead. If that broker is unreachable,
+        first wait until it responds or another broker owns the topic, at most `parkedLookupTimeoutMs`.
 
-        `parking` creates a context manager that is entered for this wait. Raises TopicNotFound, MetadataError,
-        ServiceNotReady, StoreError.
+        `parking` creates a context manager that is entered for this wait. `is_authoritative`: another broker has sent
+        the client here to let this broker acquire the bundle. Raises TopicNotFound, ServiceNotReady, StoreError, and
+        MetadataError if the listener is unknown or the bundle cannot be acquired.
         """
         owner = await self._owner(topic, listener_name, is_authoritative=is_authoritative)
         if self._is_lost(owner) and self.parked < self._config.max_parked_lookups:

@@ -61,7 +61,7 @@ class NonPersistentTopics:
         return topic
 
     async def make(self, name: TopicName) -> bool:
-        """Create the topic `name`. Return False if it exists. The caller has checked the permission.
+        """Create the topic `name`. Return False if it exists. The caller has checked that its creation is allowed.
 
         Raises NotAllowedError, TopicNotFound, TopicChanging.
         """

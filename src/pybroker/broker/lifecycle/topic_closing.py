@@ -123,8 +123,8 @@ class TopicClosing:
     # --- all topics --------------------------------------------------------------------------------------------------
 
     async def tell_clients(self) -> None:
-        """Fence all loaded topics, which notifies their clients. Then wait until received messages are stored and
-        confirmed, for at most `ANSWERING_S` seconds.
+        """Fence all loaded topics, so that their clients look them up again. Then wait until received messages are
+        stored and confirmed, for at most `ANSWERING_S` seconds.
         """
         clock, store = self._runtime.clock, self._broker_context.ledgers.store
         started_ms = clock.monotonic_ms()
@@ -140,7 +140,7 @@ class TopicClosing:
             logs.warning("clients.unanswered", error=str(error) or f"storage took longer than {ANSWERING_S:g} s")
 
     async def close_all(self) -> None:
-        """Notify the clients, then close all loaded topics."""
+        """Close all loaded topics, as `close_topics` does."""
         clock = self._runtime.clock
         started_ms = clock.monotonic_ms()
         topics = self._loaded.all()
@@ -149,7 +149,7 @@ class TopicClosing:
             logs.info("topics.closed", topics=len(topics), took_ms=round(clock.monotonic_ms() - started_ms))
 
     async def close_topics(self, topics: list[TopicBase]) -> None:
-        """Notify the clients, then close the topics, at most `maxConcurrentTopicCloses` concurrently."""
+        """Fence all the topics, then close them, at most `maxConcurrentTopicCloses` concurrently. Failures are logged."""
         await self.fence(topics)
         waiting = iter(topics)
         async with asyncio.TaskGroup() as group:
@@ -157,7 +157,7 @@ class TopicClosing:
                 group.create_task(self._close_one_by_one(waiting))
 
     async def fence(self, topics: list[TopicBase]) -> None:
-        """Notify the clients of the topics, and accept no further clients."""
+        """Close all producers and consumers of the topics, and reject new ones. Clients then look up the topics again."""
         clock = self._runtime.clock
         slice_ends_ms = clock.monotonic_ms() + TELLING_SLICE_MS
         for topic in topics:

@@ -264,7 +264,9 @@ class TopicLoading:
     # --- creation ----------------------------------------------------------------------------------------------------
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        """Create the topic `name` without loading it. Return False if it exists. The caller has checked the permission."""
+        """Create the topic `name` without loading it. Return False if it exists. The caller has checked that its creation
+        is allowed.
+        """
         key = str(name)
         while self._closing.is_being_closed(key) or self._creating.is_held(key):
             await self._closing.closed(key)

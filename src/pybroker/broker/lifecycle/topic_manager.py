@@ -123,7 +123,7 @@ class Topics:
 
     async def make(self, name: TopicName, properties: Mapping[str, str]) -> bool:
         """Create the topic `name`. Return False if it exists. A persistent topic is not loaded. The caller has checked
-        the permission.
+        that its creation is allowed.
         """
         if name.is_persistent:
             return await self._loading.make(name, properties)

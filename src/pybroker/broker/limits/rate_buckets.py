@@ -29,8 +29,8 @@ class RateBuckets:
         return messages, inf if self._bytes is None else self._bytes.available(now_ms)
 
     def passing(self, message_counts: Sequence[int], payloads: Sequence[bytes], size_bytes: int, now_ms: float) -> int:
-        """Return how many of the entries may pass now. The last of these entries may overdraw a bucket. `size_bytes`:
-        total size of `payloads`.
+        """Return how many of the entries may pass now, without consuming tokens (`spend`). The last of these entries may
+        overdraw a bucket. `size_bytes`: total size of `payloads`.
         """
         messages_left, bytes_left = self.allowance(now_ms)
         if sum(message_counts) <= messages_left and size_bytes <= bytes_left:
@@ -49,8 +49,8 @@ class RateBuckets:
             self._bytes.spend(size_bytes)
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """Add tokens to the buckets, which may then contain more than the tokens of one period. The next call of `add`
-        first removes the unused part of this excess.
+        """Add tokens to the buckets, even beyond the tokens of one period. Tokens beyond one period that are not consumed
+        before the next call expire.
         """
         if self._messages is not None:
             self._messages.add(messages)

@@ -47,7 +47,7 @@ class ResourceGroupRates:
         return limits
 
     def name_of(self, limit: object) -> str | None:
-        """Return the name of the resource group that owns this publish limit, or None."""
+        """Return the name of the resource group with this publish limit; None if it is no group's limit."""
         return next((name for name, each in self._limits.items() if each.publish_rate_limit is limit), None)
 
     def changed(self, name: str) -> None:

@@ -43,9 +43,9 @@ async def analyze_backlog(
     subscription: Subscription, start: Position | None, max_entries: int, max_ms: float
 ) -> BacklogAnalysis:
     """Count the unacknowledged entries from `start` on, or in the whole backlog if `start` is None. Stop after
-    `max_entries` entries or `max_ms` milliseconds.
+    `max_entries` entries or `max_ms` milliseconds; the result then has `is_aborted` set. Raises StoreError.
 
-    Entries between `start` and the mark-delete position are counted although they are acknowledged. Raises StoreError.
+    If `start` is before the mark-delete position, the acknowledged entries between them are counted as well.
     """
     cursor = subscription.cursor
     ledger = subscription.cursor.ledger

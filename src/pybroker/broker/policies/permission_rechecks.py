@@ -81,7 +81,8 @@ class PermissionRechecks:
 
     async def run(self, scope: NamespaceName | str | None) -> None:
         """Check all producers, consumers, watchers and sessions in `scope` after a change of permissions. Return at the
-        end of the check, or earlier if the authorization provider has not answered within `PATIENCE_S` seconds.
+        end of the check. If the authorization provider does not answer within `PATIENCE_S` seconds, return earlier;
+        the check continues in the background.
         """
         ended = self.begin(scope)
         while ended is not None and not ended.done():

@@ -149,7 +149,9 @@ class SystemTopicPolicies(TopicPoliciesStore):
     # --- namespaces
 
     def namespace_changed(self, namespace: NamespaceName) -> None:
-        """Stop the reader of the namespace's system topic if the namespace is being deleted."""
+        """Handle a change of the namespace: if it is being deleted or does not exist, stop the reader of its system
+        topic.
+        """
         reading = self._namespaces.get(namespace)
         if reading is not None and not self._exists(namespace):
             del self._namespaces[namespace]
@@ -240,8 +242,8 @@ class SystemTopicPolicies(TopicPoliciesStore):
         self._notify(topic, namespace.table.in_force(topic))
 
     async def documents(self, namespace: NamespaceName) -> dict[str, tuple[TopicName, TopicPolicies]]:
-        """Return the topic policies that are still stored as documents in the metadata store, by the path of the
-        document. Raises StoreError.
+        """Return the topic policies in the metadata store, where imports and brokers with local ledgers store them. The
+        key is the path of the document. Raises StoreError.
         """
         store = self._broker_context.metadata_store
         parent = f"{metadata_paths.TOPIC_POLICIES}/{namespace}"

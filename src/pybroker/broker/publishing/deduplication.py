@@ -160,9 +160,9 @@ class Deduplication:
         return parts
 
     def offered(self, name: str, session: object, highest: int | None) -> Accepted:
-        """Return a record for new messages that are passed to the ledger. `highest`: highest sequence id of the
-        messages; None if they are only chunks of an incomplete message. The caller must call `accepted` or `refused`
-        next.
+        """Return an object that represents new messages, which the caller now passes to the ledger. Next, the caller
+        must pass this object to `accepted` or `refused`. `highest`: highest sequence id of the messages; None if they
+        are only chunks of an incomplete message.
         """
         return Accepted(self._known(name), session, highest)
 

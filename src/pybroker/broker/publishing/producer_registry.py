@@ -228,7 +228,7 @@ class ProducerRegistry:
         return [*self._access.waiting, *([holder] if holder is not None and is_claimant else [])]
 
     def refuse_revoked(self, producer: Producer, error: BrokerError) -> None:
-        """Deny exclusive access to `producer` because of `error`, unless it has got the access meanwhile."""
+        """Reject `producer` with `error`, because its permission was revoked. Do nothing if it is attached or closed."""
         if producer in self.without_access():
             producer.detach()
             self._refuse(producer, error)

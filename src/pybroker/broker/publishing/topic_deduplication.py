@@ -307,8 +307,8 @@ class TopicDeduplication:
         _answered(producer, accepted)
 
     def landed(self) -> None:
-        """Resume requests that wait until earlier messages are stored or have failed. Must be called after each
-        receipt and each error of a message, if `waiting` is not empty.
+        """Wake the requests in `waiting`, which wait until earlier messages are stored or have failed; each checks its
+        condition again. Must be called after each receipt and each error of a message, if `waiting` is not empty.
         """
         if self.waiting:
             self._tell()

@@ -55,7 +55,7 @@ def is_size_exceeded(quota: BacklogQuota, backlog_bytes: int) -> bool:
 
 def is_age_exceeded(quota: BacklogQuota, oldest_ms: int | None, now_ms: int) -> bool:
     """Return whether the age quota is exceeded. `oldest_ms`: publish time of the oldest unacknowledged message; None if
-    unknown.
+    unknown, and the result is then False.
     """
     return quota.limitTime > 0 and oldest_ms is not None and now_ms > oldest_ms + quota.limitTime * 1000
 

@@ -446,8 +446,8 @@ class Topic(TopicBase, ManagedLedgerListener):
         self.deduplication.fenced()
 
     def fenced(self, error: LedgerFenced) -> None:
-        """Close the topic, because another process has taken over its managed ledger. Messages that were already
-        received are still stored.
+        """Close the topic, because another process has taken over its managed ledger. Appends in progress may still be
+        stored; later messages are dropped without a response.
         """
         if not self.is_fenced:
             self.is_silent = True

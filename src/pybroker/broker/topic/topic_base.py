@@ -168,11 +168,11 @@ class TopicBase(ABC):
             await producer.drained()
 
     async def disconnect_silently(self, refusal: BrokerError, ending: Awaitable[T]) -> T:
-        """Await `ending`, which closes or deletes this topic, then close all producers. If `ending` fails, the
-        producers are closed too.
+        """Await `ending`, which terminates this topic, then close all producers, even if `ending` fails. Producers that
+        wait to be attached receive the error `refusal`.
 
-        Messages that arrive meanwhile are dropped without a response. Earlier messages receive their receipts before
-        the producers are closed; otherwise clients would resend them.
+        Messages that arrive after this call begins are dropped without a response. Earlier messages receive their
+        receipts before the producers are closed; otherwise clients would resend them.
         """
         self.is_silent = True
         try:
@@ -240,8 +240,11 @@ class TopicBase(ABC):
         """Delete the subscription permanently and close its consumers. The caller holds its lock. Raises StoreError."""
 
     def attach(self, subscription: SubscriptionBase, consumer: Consumer, kind: str) -> None:
-        """Attach `consumer` to `subscription`. The caller has checked the consumer's permission and holds the
-        subscription's lock. Raises ConsumerBusy.
+        """Attach `consumer` to `subscription`. `kind`: the subscription type that the consumer requests. The caller has
+        checked the consumer's permission and holds the subscription's lock.
+
+        Raises ConsumerBusy if a consumer limit is reached, or if the subscription does not accept another consumer or
+        this type.
         """
         self.require_open()
         consumer_admission.require_room_for_consumer(self.shared, self.subscriptions.values(), consumer.peer)

@@ -29,8 +29,8 @@ def schema_strategy(runtime: Runtime, name: TopicName, policies: EffectivePolici
 
 
 async def producer_schema_version(topic: TopicBase, schema: SchemaData | None) -> bytes:
-    """Check or register the schema. Return its version; empty without a schema. Raises IncompatibleSchema,
-    InvalidSchema, StoreError.
+    """Return the version of a producer's schema; empty without a schema. A new schema is registered if the policies
+    permit that. Raises IncompatibleSchema, InvalidSchema, StoreError.
     """
     if schema is not None:
         return version_to_bytes(await _register(topic, schema))

@@ -47,7 +47,9 @@ class TransactionTopic(Protocol):
     def publish(self, producer: Producer, run: SendRun) -> None: ...
 
     def append(self, producer: Producer, run: SendRun, accepted: None) -> bool:
-        """Pass messages to the ledger. If the ledger refuses them, send the error to `producer` and return False."""
+        """Pass messages to the ledger. If the ledger refuses them, send the error to `producer` and return False.
+        `accepted` is always None: these messages have no deduplication record.
+        """
 
     def hold_publishers(self, part: str, queue: WaitingPublishers | None) -> None:
         """Make publishers wait in `queue`, because the component `part` of the topic blocks them. If `queue` is None,

@@ -96,8 +96,8 @@ class TransactionBuffer:
 
     @property
     def limit(self) -> Position | None:
-        """Position of the first message of the oldest open transaction, or None. No entry from this position on may be
-        read.
+        """Position of the first message of the oldest open transaction; None if no transaction is open. Consumers and
+        readers must not receive entries from this position on.
         """
         return next(iter(self.open.values())).first if self.open else None
 

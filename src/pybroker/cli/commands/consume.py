@@ -222,8 +222,8 @@ class Session:
         self._damaged = 0
 
     async def run(self) -> int:
-        """Receive and write messages until the end. Return the exit code. Raises Interrupted, or the error that ends
-        the consumer.
+        """Receive and write messages until an option (`-n`, `--wait` or `--until-end`) ends the session, or all topics
+        are terminated and read. Return the exit code. Raises Interrupted, or the error that ends the consumer.
         """
         while self._most is None or self._taken < self._most:
             if self._stops_at_end and not await self._until.wait(self._consumer.has_more()):

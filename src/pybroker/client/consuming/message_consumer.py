@@ -127,7 +127,8 @@ class MessageConsumer(Receiver, ClientPart):
         """Acknowledge messages. With `wants_receipt` or a transaction, wait for the broker's response and raise its
         error.
 
-        Raises TransactionConflict if a message is already acknowledged, or another transaction has acknowledged it.
+        With a transaction, raises TransactionConflict if a message is already acknowledged, by any client or open
+        transaction, even by this one.
         """
         by_partition: dict[PartitionConsumer, list[MessageId]] = {}
         for message in messages:

@@ -174,8 +174,8 @@ class BundleAssignment:
             self._decisions[bundle].is_acquired = True
 
     def released(self, bundle: str) -> None:
-        """Record that the owner has released `bundle`. If the next owner was decided before the release, that decision
-        stays.
+        """Record that the owner has released `bundle`. Remove the decision by which this owner acquired the bundle; a
+        decision about the next owner stays.
         """
         if bundle in self._decisions and self._decisions[bundle].is_acquired:
             self._end(bundle)

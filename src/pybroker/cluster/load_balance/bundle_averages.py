@@ -78,8 +78,8 @@ class BundleAverages:
         self._counted: dict[str, int] = {}  # time of the last counted report, by broker
 
     def add(self, broker_id: str, report: LoadReport, now_ms: float) -> None:
-        """Add the rates in a load report of a broker. If a report of the same measurement was added before, add only
-        bundles without averages.
+        """Add the rates in a load report of a broker. If a report of the same measurement was added before, add only the
+        rates of bundles that have no averages yet.
         """
         is_counted = self._counted.get(broker_id) == report.measured_ms
         self._counted[broker_id] = report.measured_ms

@@ -239,9 +239,10 @@ class ClusterMembership:
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def start(self, deadline_s: float) -> None:
-        """Register this broker, and join the leader election. Clients must be able to connect before this call. Waits
-        up to `deadline_s` seconds for the end of an earlier session at this address. Raises StoreError if the broker
-        cannot join.
+        """Register this broker, and join the leader election. Clients must be able to connect before this call.
+
+        If the registration fails, for example because an earlier session at this address has not ended, it is
+        repeated for up to `deadline_s` seconds. Raises StoreError if the broker cannot join.
         """
         self._store.listen(self._session_changed)
         keep = self._refresher.keep

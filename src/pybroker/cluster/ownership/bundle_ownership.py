@@ -212,8 +212,8 @@ class BundleOwnership:
                 pass
 
     def require_served(self, topic: TopicName) -> None:
-        """Raise ServiceNotReady, with Pulsar's text, unless this broker owns the bundle of `topic`; TopicNotFound if
-        its namespace does not exist.
+        """Check that this broker owns the bundle of `topic`. Raises ServiceNotReady, with Pulsar's error text, if it does
+        not, and TopicNotFound if the namespace does not exist.
         """
         bundle = self.bundle_of(topic)
         if not self.serves(bundle):
@@ -280,8 +280,8 @@ class BundleOwnership:
     ) -> Owner | None:
         """Return the owner of `bundle`; None if it has none. Raises BundleUnloading, other MetadataErrors, StoreError.
 
-        `is_authoritative`: the request comes from another broker. It is not answered from the cache: if this broker
-        cannot reach the metadata store, the cached owner may be that broker, and both would redirect to each other.
+        `is_authoritative`: another broker has redirected the client here. The owner is then read from the metadata
+        store, not from the cache: an outdated cache may name that other broker, and both would redirect to each other.
         """
         if self.serves(bundle):
             return _HERE
@@ -446,7 +446,7 @@ class BundleOwnership:
         logs.info("bundle.released", bundle=str(bundle))
 
     def shared_bundles(self) -> list[NamespaceBundle]:
-        """Return the owned bundles that other brokers may have too: all but the bundle of this broker's health checks."""
+        """Return the owned bundles that other brokers may acquire: all but the bundle of this broker's health checks."""
         return [bundle for bundle in self.owned_bundles() if bundle != self._heartbeat]
 
     async def release_all(self) -> None:

@@ -98,13 +98,13 @@ def scan_messages(
     messages: Records,
     properties: Records,
 ) -> tuple[int, int]:
-    """Write a record for each message of `entries`, beginning at the position in `state`, and advance `state`. Return
-    the numbers of messages and properties that were written.
+    """Write a record for each message of `entries` to `messages`, and for each of their properties to `properties`.
+    Begin at the position in `state`, and advance it. Return the numbers of messages and properties that were written.
 
     The scan stops when `messages` or `properties` is full, when the values of the fields in `wanted` (flags of
-    `Wanted`) reach `max_bytes` in total, or at the end, where `state["entry"]` is the number of entries. If the
-    properties of the first message alone exceed `properties`, the result is (0, their number), and `state` does not
-    change. For an unreadable entry, one error record is written; for a damaged batch, the records of the messages
+    `Wanted`) reach `max_bytes` in total, or after the last entry: `state["entry"]` is then the number of entries. If
+    the properties of the first message exceed `properties`, nothing is written, and the result is (0, number of its
+    properties). For an unreadable entry, one error record is written; for a damaged batch, the records of the messages
     before the damage and one error record.
     """
     return _MessageScan(sources, entries, wanted, max_bytes, messages, properties).run(state)

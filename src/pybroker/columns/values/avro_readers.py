@@ -239,8 +239,8 @@ def read_uuid(lanes: Lanes) -> pa.Array:
 
 
 def enum_reader(symbols: list[str], readable: list[str | None]) -> Callable[[Lanes], pa.Array]:
-    """Return a reader of enum values. `readable` contains the reader's symbol for each of the writer's `symbols`; None
-    makes rows with this symbol fail.
+    """Return a reader of enum values. `readable` contains the reader's symbol for each of the writer's `symbols`, or
+    None: rows with this symbol are then reported as failures.
     """
     names = pa.array([name or "" for name in readable], type=pa.string())
     unreadable = np.array([name is None for name in readable], dtype=np.bool_)
@@ -275,7 +275,7 @@ def timestamp_reader(arrow_type: pa.DataType, unit_us: int) -> Callable[[Lanes],
 
 def timestamps(lanes: Lanes, numbers: Numbers, unit_us: int) -> pa.Array:
     """Convert `numbers`, the timestamps at the read positions `lanes`, from units of `unit_us` microseconds to
-    microseconds (int64). Rows with a timestamp that does not fit fail.
+    microseconds (int64). A timestamp outside the range of int64 becomes 0, and its row is reported as a failure.
     """
     if unit_us != 1:
         limit = (2**63 - 1) // unit_us

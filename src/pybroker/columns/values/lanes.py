@@ -85,7 +85,9 @@ class Lanes:
         self.places[lanes] = self.ends[lanes]
 
     def read_unsigned_or_zigzag(self) -> npt.NDArray[np.uint64]:
-        """Read the next variable-length number of each lane without sign decoding; 0 for a lane that fails."""
+        """Read the next variable-length number of each lane as an unsigned number; 0 for a lane that fails. If the
+        number is zigzag-encoded, the caller must decode its sign.
+        """
         data, places = self.data, self.places
         first = data.take(places, mode="clip")
         short = places >= self.ends

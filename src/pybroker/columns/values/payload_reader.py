@@ -51,7 +51,7 @@ class ReaderOfValues(ValueDecoder):
 
 
 def decoded(columns: list[pa.Array], failures: Failures) -> DecodedValues:
-    """Return the decoded columns, with nulls and an error text in the rows that failed."""
+    """Return `columns` with nulls in the rows that failed, together with the error texts of these rows."""
     if not failures.count:
         return DecodedValues(columns, None)
     index = array_of(np.arange(len(failures.rows)), failures.rows)
@@ -184,8 +184,8 @@ class ReaderOfOneType(PayloadReader):
 
 
 def checked_names(fields: list[pa.Field]) -> list[pa.Field]:
-    """Return `fields` unchanged. Raises UnreadableSchema for names that equal metadata columns or differ only in case,
-    which Spark ignores.
+    """Return `fields` unchanged. Raises UnreadableSchema if two fields, or a field and a metadata column, have the same
+    name. The comparison ignores case, as Spark does.
     """
     taken = {name.lower(): f"the metadata column {name}" for name in (*METADATA_TYPES, ERROR_COLUMN)}
     for field in fields:

@@ -29,12 +29,12 @@ def value_decoder(
     wanted: Collection[str] | None = None,
     missing_fields: MissingFields = MissingFields.FAIL,
 ) -> ValueDecoder:
-    """Return the decoder of payloads into the columns of schema `info`. Without a schema, and with mode `raw`, payloads
-    are bytes.
+    """Return the decoder of payloads into the columns of schema `info`. If `info` is None or `mode` is `raw`, payloads
+    are returned as bytes.
 
     `versions` returns the schema of a version. `ValueDecoder.decode` calls this function for each new version, and
-    raises its exceptions. `wanted`: the names of the columns to decode; None for all. Raises UnreadableSchema if the
-    schema cannot be represented as columns.
+    raises its exceptions. `wanted`: the names of the columns to decode; None for all. `missing_fields` applies to AVRO
+    schemas. Raises UnreadableSchema if the schema cannot be represented as columns.
     """
     if mode == "raw" or info is None:
         return ReaderOfValues(BytesReader())

@@ -17,7 +17,7 @@ from pybroker.errors import ConsumerBusy
 
 def new_selector(ring_points: int, options: KeySharedOptions) -> HashSelector:
     """Return an empty selector, which will assign hashes to consumers in the mode of `options`. `ring_points`: points
-    of each consumer on the hash ring of AUTO_SPLIT; 0 divides hash ranges instead.
+    of each consumer on the hash ring of AUTO_SPLIT; if 0, AUTO_SPLIT divides hash ranges instead of using a ring.
     """
     if options.ranges is not None:
         return StickyRangesSelector()
@@ -45,8 +45,9 @@ class HashOwners:
         return self._options.allow_out_of_order_delivery
 
     def add(self, consumer: ConsumerState, *, is_first: bool) -> list[ConsumerState]:
-        """Assign hashes to `consumer`. Return the consumers that lost hashes. Raises ConsumerBusy if `consumer`
-        requests another mode or out-of-order flag than the connected consumers, ConsumerAssignError for invalid ranges.
+        """Assign hashes to `consumer`. Return the consumers that lost hashes. `is_first`: no other consumer is
+        connected, so `consumer` determines the mode and the out-of-order flag. Raises ConsumerBusy if a later consumer
+        requests another mode or flag, ConsumerAssignError for invalid ranges.
         """
         if is_first:
             self._options = consumer.key_shared

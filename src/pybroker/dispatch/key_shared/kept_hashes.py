@@ -41,9 +41,9 @@ class KeptHashes:
         return bool(kept)
 
     def is_elsewhere(self, consumer: ConsumerState, sticky_hash: int) -> bool:
-        """Return whether a consumer other than `consumer` must receive the entries of this hash. If the hash is kept,
-        the consumer at which it is kept must receive them. Otherwise, with out-of-order delivery, the hash's owner must
-        receive them if it has an incomplete message with this hash.
+        """Return True if a consumer other than `consumer` must receive the entries of this hash: the consumer at which
+        the hash is kept or, for a hash that is not kept, its owner if it has an incomplete message with this hash. The
+        owner is considered with out-of-order delivery only. Return False in all other cases.
         """
         keeper = self.by_hash.get(sticky_hash)
         if keeper is not None or not self._owners.allows_out_of_order_delivery:
@@ -58,8 +58,9 @@ class KeptHashes:
         return released
 
     def release_finished(self) -> list[int]:
-        """Release the kept hashes whose consumer has no incomplete message any more, and return them. If another
-        consumer has an incomplete message with such a hash, keep the hash at that consumer.
+        """Release the kept hashes whose consumer has no incomplete message with the hash any more, and return them.
+        With out-of-order delivery, a released hash is then kept at another consumer that has such a message, unless the
+        hash's owner has one.
         """
         finished = [
             sticky_hash

@@ -263,8 +263,8 @@ class KeyedReplay(Waiting):
     # --- changed owners ----------------------------------------------------------------------------------------------
 
     def unpark(self, sticky_hash: int) -> bool:
-        """Make the parked entries of this hash ready for the consumer that may receive them now. Return False if there
-        are no parked entries or no such consumer.
+        """Make the parked entries of this hash, which no consumer could receive, ready for the consumer that may
+        receive them now. Return False if there are no parked entries or no such consumer.
         """
         waiting = self.waiting.get(sticky_hash)
         if waiting is None or waiting.parked is None:

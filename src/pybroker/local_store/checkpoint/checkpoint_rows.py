@@ -237,7 +237,9 @@ def read_rows(connection: sqlite3.Connection, table: str) -> Iterator[list[Any]]
 
 
 def read_digest(connection: sqlite3.Connection, table: str) -> Digest | None:
-    """Return the stored digest of a table, which triggers maintain; None if it is missing. Raises sqlite3.Error."""
+    """Return the digest of a table (row count and sums of checksums), as SQLite triggers have stored it; None if it is
+    missing. Raises sqlite3.Error.
+    """
     statement = "SELECT row_count, key_sum, row_sum FROM digests WHERE name = ?"
     found = connection.execute(statement, (table,)).fetchone()
     return None if found is None else Digest(*found)

@@ -160,8 +160,8 @@ class JournalFiles:
                 self._next = self._background.submit(self._prepare, self._next_bytes())
 
     def release(self, sequence: int) -> None:
-        """Make a file available for reuse if a checkpoint covers all its batches, that is, if they are all below
-        `sequence`.
+        """Release each full journal file for reuse or deletion, in the background, if a checkpoint covers all its
+        batches: if the sequence numbers of all of them are below `sequence`.
         """
         self._background.submit(self._release, sequence)
         self.try_again()

@@ -286,8 +286,9 @@ def load_sealed(file: DiskFile, ledger_id: int, publish_time_of: PublishTimeOf) 
 
 
 def scan(file: DiskFile, ledger_id: int, known: LedgerLocation, publish_time_of: PublishTimeOf) -> LoadedSegment:
-    """Create the index of a ledger from the blocks of its segment file, which end at `known.extent.end_offset`. The
-    result contains the other numbers of `known.extent` if `known.is_end_known`; otherwise the scan determines them.
+    """Create the index of a ledger from the blocks of its segment file up to the offset `known.extent.end_offset`. If
+    `known.is_end_known`, the result contains `known.extent` unchanged. Otherwise the scan determines the end of the
+    blocks and the numbers of entries, messages and bytes.
 
     Each entry of a damaged block counts as one message; the bytes of the block count as payload.
     """

@@ -73,8 +73,8 @@ class EntryCache:
         self._keep_limit()
 
     def evict_old(self) -> Iterator[None]:
-        """Evict, in steps, the entries that were already cached at the previous call, unless an entry was read from the
-        cache since then. The caller may yield to the event loop after each step.
+        """Evict, in steps, the entries that were already cached at the previous call. If any entry was read from the
+        cache since then, evict none. The caller may yield to the event loop after each step.
         """
         is_in_use = self.hits_total > self._hits_before
         self._hits_before = self.hits_total

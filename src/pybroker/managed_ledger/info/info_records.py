@@ -44,8 +44,8 @@ class InfoRecord(ABC):
         """
 
     def save_with(self, save: SaveInfo) -> None:  # noqa: B027  (a record in one value has no other users)
-        """Set `save`, a function that stores the present info of the owner in this record. A cursor store that keeps
-        cursors in the record calls `save` when it has changed them.
+        """Set the function that stores the owner's present info by calling `store`. A cursor store that keeps its
+        cursors in this record calls the function after a change of a cursor. Records without cursors ignore it.
         """
 
 

@@ -59,8 +59,8 @@ async def find_ledgers(
     begin: Place, stop: Place, last: Position, entry_at: EntryAt, known: LedgerEnds
 ) -> list[LedgerSpan]:
     """Return the parts of ledgers with entries from `begin` to `stop` (exclusive). `last`: the position of the topic's
-    last entry; `stop` must not be beyond the position after it. `entry_at` reads the entry at a position, or else the
-    next entry after it. New ends of ledgers are added to `known`.
+    last entry; `stop` must not be beyond the position after it. `entry_at` reads the first entry at or after a
+    position. `known`: a cache of the ends of ledgers, to which this function adds the ends that it finds.
     """
     spans: list[LedgerSpan] = []
     if begin >= stop:

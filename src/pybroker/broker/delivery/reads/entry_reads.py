@@ -157,7 +157,7 @@ class EntryReads:
 
     async def stored(self, plan: ReadPlan) -> AsyncIterator[EntryRun | None]:
         """Read the plan's entries from the store, and yield them. A final None means that some entries could not be
-        read now. Raises StoreError.
+        read now; the caller then returns the plan to the dispatcher (`give_back`). Raises StoreError.
         """
         if plan.replay is not None:
             async for run in self._replay_stored(plan):
