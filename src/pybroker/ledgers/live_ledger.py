@@ -166,7 +166,7 @@ class LiveLedger:
         self.state = state
 
     def copied(self) -> LiveLedger:
-        """Return an independent copy of a ledger whose entries are all in memory."""
+        """Return an independent copy of this ledger. All its entries must be in memory (AssertionError)."""
         assert self.extent is EMPTY_EXTENT and self.writing is None, "some of it is in a file"  # noqa: PT018
         copy = LiveLedger(self.ledger_id, publish_time_of=self._publish_time_of)
         copy.state = self.state

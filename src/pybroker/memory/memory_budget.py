@@ -249,8 +249,8 @@ class Part(Generic[T]):
     def hold(self, holder: T, size_bytes: int) -> Settled[T] | None:
         """Set the read-ahead of `holder` to `size_bytes`.
 
-        If a request waits, holders must drop their read-ahead, the oldest first: the result contains them. None if no
-        request waits.
+        If requests wait for memory, some of them may get it now, and some holders must drop the data that they have read
+        ahead, the oldest first: the result names both. None if no request waits.
         """
         self._forget(holder)
         self._ahead[holder] = size_bytes

@@ -106,7 +106,7 @@ def schema_type_named(name: str) -> SchemaType:
         return SchemaType.NONE
     if name in _CLIENT_SIDE_NAMES:
         raise InvalidSchema(
-            f"schema type {name} cannot be stored by a broker: upload the schema that the client derives from it"
+            f"a broker cannot store schemas of type {name}, which only clients use: upload the schema of the messages"
         )
     try:
         return SchemaType[name]

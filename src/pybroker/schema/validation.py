@@ -42,7 +42,7 @@ def _validate_definition(schema: SchemaData, nesting: int) -> None:
         )
     elif schema.type is SchemaType.AUTO_CONSUME:
         raise InvalidSchema(
-            "this schema type cannot be stored by a broker: send the schema that the client derives from it"
+            "a broker cannot store schemas of type AUTO_CONSUME, which only clients use: send the schema of the messages"
         )
 
 

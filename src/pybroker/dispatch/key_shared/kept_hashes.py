@@ -59,8 +59,8 @@ class KeptHashes:
 
     def release_finished(self) -> list[int]:
         """Release the kept hashes whose consumer has no incomplete message with the hash any more, and return them.
-        With out-of-order delivery, a released hash is then kept at another consumer that has such a message, unless the
-        hash's owner has one.
+        With out-of-order delivery, two consumers can have incomplete messages with the same hash. If the owner of a
+        released hash has none, but another consumer has one, the hash is kept again, at that consumer.
         """
         finished = [
             sticky_hash
