@@ -136,8 +136,9 @@ class LakeTable(ABC):
 
     @abstractmethod
     def orphans(self, state: TableState, older_than_ms: int) -> list[str]:
-        """Return the locations of orphaned files, which belong to no version: changed before `older_than_ms` (Unix
-        time), or written by this pipeline under an earlier lease, so that their writer can no longer commit.
+        """Return the locations of orphaned files. An orphaned file belongs to no version of the table, and its writer will
+        not commit it: the file was changed before `older_than_ms` (Unix time), or this pipeline wrote it under an
+        earlier lease.
         """
 
     @abstractmethod

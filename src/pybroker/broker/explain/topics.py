@@ -107,7 +107,7 @@ def _shown(rate: PublishRate) -> str:
 
 
 def throttled_client(peer: Peer, broker_context: BrokerContext) -> ThrottledClient | None:
-    """Return the client of the connection `peer` and the message that must wait; None if the client is not throttled."""
+    """Return the publisher on the connection `peer` that the broker throttles, with the reason; None if it throttles none."""
     by = peer.throttled_by
     if by is None:
         return None
