@@ -218,7 +218,9 @@ class Decoder:
         return self.feed(data)
 
     def hold(self, shared: memoryview, size_bytes: int) -> None:
-        """Store `size_bytes` that were received into `buffer`, without decoding. Then call `feed` without data."""
+        """Store the `size_bytes` that were received into the memory from `buffer(shared)`, without decoding them. The
+        caller later calls `feed` with empty data to decode them.
+        """
         assert not self.missing_bytes, "large frames are received into `own_buffer`"
         kept_bytes = len(self._rest)
         start = kept_bytes if kept_bytes <= MAX_SHARED_FRAME_BYTES else 0
