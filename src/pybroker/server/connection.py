@@ -260,7 +260,8 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
         """Close the connection with `abort`, because the client has closed its side; `close` would wait until the
         client has read the queued data.
 
-        If many clients disconnect at once, return True, and close the connection in a later iteration of the event loop.
+        Return False if the connection is closed now. If many clients disconnect at once, return True, so that asyncio keeps
+        the transport, and close the connection in a later iteration of the event loop.
         """
         paced = self.context.paced_setups
         if paced.admit() or self._transport.get_extra_info("sslcontext") is not None:
@@ -637,7 +638,7 @@ class Connection(Peer, PublishWaiter, asyncio.BufferedProtocol):
     # --- time --------------------------------------------------------------------------------------------------------
 
     def accept_messages(self) -> None:
-        """Raise the size limits of frames, batches and fields to the configured ones, after authentication."""
+        """Allow messages and large commands after authentication, up to the configured limits of frames, batches and fields."""
         self._decoder.accept_messages(
             self.context.max_message_bytes, self.context.max_batch_messages, self.context.max_fields
         )

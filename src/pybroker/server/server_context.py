@@ -110,8 +110,8 @@ class ServerContext:
         self.unauthenticated.leave(connection)
 
     def check_begins(self, connection: Connection) -> None:
-        """Record that an authentication provider checks the credentials of a client. At the limit of unauthenticated
-        connections, connections without such a check are displaced first.
+        """Record that an authentication provider now checks the client's credentials. When the limit of unauthenticated
+        connections is reached, connections without a check in progress are closed first.
         """
         self.unauthenticated.settle(connection)
 

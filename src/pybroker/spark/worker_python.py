@@ -29,7 +29,9 @@ class WrongInterpreter(RuntimeError):
 
 
 def use_worker_python(spark: SparkSession) -> None:
-    """Run workers of a local session in this interpreter, unless another one is configured. Raises WrongInterpreter."""
+    """Run workers of a local session in this interpreter, unless another one is configured. Raises WrongInterpreter if
+    the interpreter of the workers cannot import this package.
+    """
     try:
         context = spark.sparkContext
     except (AttributeError, NotImplementedError, PySparkException):

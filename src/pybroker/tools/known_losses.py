@@ -31,8 +31,9 @@ CursorRecords = Mapping[str, tuple[bytes | None, list[bytes]]]
 
 
 def missing_ledgers(files: DataFiles, state: StoredState, named: Mapping[int, int | None]) -> list[MissingEntries]:
-    """Return the missing entries because of which the broker would not start: entries of the ledgers in `named` (see
-    `KnownData`) and in `checkpoint.db`. Call this after the journal was read.
+    """Return the missing entries because of which the broker would not start: entries of the ledgers in `named` and in
+    `checkpoint.db`. Call this after the journal was read. `named`: the ledgers in topics' metadata, with their entry
+    counts; None if the count is unknown.
 
     The result is empty if the tables `facts` or `extents` are damaged, because the sealed ledgers are unknown then.
     """

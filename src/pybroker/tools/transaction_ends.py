@@ -85,5 +85,7 @@ class TransactionEnds:
 
 
 def record_of_nothing(highest_id: int) -> bytes:
-    """Return a log entry that records `highest_id` as assigned: it ends a transaction that does not exist."""
+    """Return a log entry after which the coordinator assigns only ids above `highest_id`: the record of an abort of the
+    transaction `highest_id`, although the log does not contain this transaction.
+    """
     return encode(Record(WITHOUT_SINKS, Kind.ABORTED, 0, highest_id))

@@ -403,7 +403,8 @@ class Coordinator:
     async def end(self, transaction: Transaction, action: TxnAction) -> None:
         """Commit or abort the transaction. On return, all participants have confirmed durably.
 
-        A second call meanwhile waits for the same end. Raises InvalidTxnStatus and StoreError.
+        If the same action is already in progress, wait for it. Raises InvalidTxnStatus if the opposite action is in
+        progress or the transaction belongs to a sink and `action` is a commit, and StoreError.
         """
         ended = self._begin_end(transaction, action)
         await asyncio.shield(ended)

@@ -54,7 +54,7 @@ class JavaBrokers:
         return found is not None and _is_java(found.value)
 
     async def registered(self) -> RegisteredBrokers:
-        """Return the ids of the registered brokers. Raises StoreError."""
+        """Return the ids of all registered brokers, Java brokers and pybroker brokers separately. Raises StoreError."""
         names = await self._metadata.children(BROKERS)
         values = await self._metadata.values_of([f"{BROKERS}/{name}" for name in names])
         found = RegisteredBrokers([], [])

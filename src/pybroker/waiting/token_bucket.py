@@ -35,8 +35,8 @@ class TokenBucket:
         self._available -= units
 
     def add(self, units: int) -> None:
-        """Permit additional `units`, even beyond those of one period. Additional units of an earlier call that were not
-        used lapse.
+        """Permit additional `units`, even beyond those of one period. Before that, discard the unused additional units of
+        earlier calls.
         """
         self._available = min(self._available, self.units) + units
 

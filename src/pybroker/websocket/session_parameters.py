@@ -117,7 +117,8 @@ def producer_parameters(query: Mapping[str, str]) -> ProducerParameters:
 def consumer_parameters(
     query: Mapping[str, str], topic: str, subscription: str, *, keeps_batch_bits: bool
 ) -> ConsumerParameters:
-    """Return the options of a consumer. `topic` is the first topic, which names the default dead letter topic.
+    """Return the options of a consumer. `topic`: the consumer's first topic, from which the default name of the dead
+    letter topic is derived.
 
     `keeps_batch_bits`: the broker accepts acknowledgements of single messages of a batch. Raises InvalidParameter.
     """

@@ -88,8 +88,8 @@ class Sessions:
     async def open_producer(
         self, connection: WebSocketConnection, access: Access, topic: TopicName, parameters: ProducerParameters
     ) -> ProducerSession:
-        """Create a producer, and start the session that publishes with it. Raises CannotEncrypt, ClientError, or
-        BrokerError if the broker refuses the producer.
+        """Create a producer, and start the session that publishes with it. Raises CannotEncrypt,
+        BrokerError if the broker refuses the producer, and ClientError for other failures, such as a lost connection.
         """
         if parameters.publishing.encryption_keys and self._crypto is None:
             raise CannotEncrypt("Can't add encryption key without configuring cryptoKeyReaderFactoryClassName")
@@ -126,7 +126,8 @@ class Sessions:
         """Create a consumer or reader, and start the session that delivers its messages. `topics`: topic names, or a
         pattern. `may_consume`: check of each topic that matches the pattern.
 
-        Raises InvalidParameter for an invalid pattern, ClientError, or BrokerError if the broker refuses the consumer.
+        Raises InvalidParameter for an invalid pattern, BrokerError if the broker refuses the consumer, and ClientError for
+        other failures, such as a lost connection.
         """
         client = self.clients.borrow(access)
         properties = {WEBSOCKET_CLIENT: connection.address}
@@ -180,7 +181,7 @@ class Sessions:
 
     async def close(self, deadline_s: float) -> None:
         """Tell all clients that the broker stops, store the messages that they have sent, and close their producers and
-        consumers. Sessions that are not closed after `deadline_s` are aborted. Idempotent.
+        consumers. Sessions that are not closed after `deadline_s` seconds are aborted. Idempotent.
         """
         self._is_closing = True
         for session in [*self._sessions]:

@@ -132,7 +132,9 @@ class WebSocketConnection(UpgradedConnection):
         self._is_lost = False
 
     def serve(self, receiver: TextReceiver) -> None:
-        """Set the session that receives the texts. Must be called before the HTTP server hands the connection over."""
+        """Set the session that receives the texts. Must be called before the HTTP server passes the transport to this
+        connection.
+        """
         self._receiver = receiver
 
     @property

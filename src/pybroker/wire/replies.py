@@ -129,7 +129,8 @@ def python_messages(
     partition: int,
 ) -> tuple[list[bytes], int, int]:
     """Encode MESSAGE commands for entries of one ledger. Return parts to write in order, their total bytes, and the bytes
-    of the largest payload. Payloads are not copied. -1 omits `consumer_epoch` or `partition`.
+    of the largest payload. Payloads are not copied. -1 omits `consumer_epoch` or `partition`. Without
+    redeliveries, `redelivery_counts` may be None; without partly acknowledged batches, `ack_sets` may be None.
     """
     # MESSAGE: 08 09 4a len { 08 consumer  12 len { 08 ledger  10 entry  18 partition }  20 ack_set ..  18 redeliveries  28 epoch }
     consumer = b"\x08" + encode(consumer_id) + b"\x12"

@@ -281,8 +281,8 @@ class Session:
     # --- received bytes ----------------------------------------------------------------------------------------------
 
     def received(self, data: bytes, now_ms: float) -> list[Received]:
-        """Decode received bytes. If the session is lost, return only LOST. The caller must end the connection after
-        LOST and after the error DamagedAnswer.
+        """Decode received bytes. If the session is lost, return only LOST. Raises DamagedAnswer. The caller must end the
+        connection after LOST and after DamagedAnswer.
         """
         lost = self.check(now_ms)
         if lost is not None:

@@ -13,7 +13,9 @@ from pybroker.errors import AuthorizationError
 
 @contextmanager
 def refused_to(what: str, client: str = "Client") -> Iterator[None]:
-    """Replace the text of an AuthorizationError from the block with Pulsar's text for the operation `what`."""
+    """Replace the text of an AuthorizationError that is raised within this context with Pulsar's text: `{client} is not
+    authorized to {what}`.
+    """
     try:
         yield
     except AuthorizationError as error:

@@ -22,7 +22,8 @@ class Pairs(Sized, Iterable[Pair], Protocol):
 
 def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: type[BrokerError], owner: str) -> None:
     """Raise `error` if the keys and values of a request's properties exceed `limit` bytes, or if there are more than
-    `limit` pairs. `limit_key` and `owner` are the configuration key and the owner of the properties, for the text.
+    `limit` pairs. For the text of the error: `limit_key`, the configuration key of the limit, and `owner`, the object
+    that has the properties, such as "producer".
     """
     if len(pairs) > limit:
         raise error(

@@ -226,7 +226,7 @@ def _renew(connection: Connection, identity: Identity) -> None:
 
 
 def ping(connection: Connection, _command: pb.BaseCommand) -> None:
-    """Send PONG. Before CONNECT, a client may send maxPingsBeforeConnect PINGs."""
+    """Send PONG. Raises ProtocolViolation for more than maxPingsBeforeConnect PINGs before CONNECT."""
     if connection.session.state is not SessionState.CONNECTED:
         connection.early_pings += 1
         if connection.early_pings > connection.context.max_pings_before_connect:

@@ -98,7 +98,7 @@ def _action(request: pb.CommandEndTxn | pb.CommandEndTxnOnPartition | pb.Command
 
 
 async def tc_client_connect(connection: Connection, command: pb.BaseCommand) -> None:
-    """Start a transaction coordinator, or wait until its log is replayed."""
+    """Start a transaction coordinator if it is not running, and respond when it has read its log."""
     request = command.tcClientConnectRequest
     if _is_refused(connection, command, request.request_id):
         return

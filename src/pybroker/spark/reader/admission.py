@@ -46,11 +46,11 @@ class Limits:
 
 
 def admit(plans: Sequence[TopicPlan], limits: Limits) -> list[Place]:
-    """Return the position in each topic at which the next micro-batch ends. If everything fits into the limits, it is
-    the end of the topic's plan.
+    """Return the position in each topic at which the next micro-batch ends: the end of its plan if all planned entries are
+    within the limits.
 
-    Otherwise each topic gets at least one entry, and the rest of the limits is divided in proportion to the backlogs. The unused
-    share of a topic goes to the other topics, the longest backlog first.
+    Otherwise the micro-batch has at least one entry of each topic, and the rest of the limits is divided in proportion
+    to the backlogs. If a topic does not use its share, other topics get the rest, the longest backlog first.
     """
     topics = [_Topic.of(plan) for plan in plans]
     first = [topic.take(0, 0) for topic in topics]

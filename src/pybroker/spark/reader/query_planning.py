@@ -32,8 +32,8 @@ class Planner:
         self.options = options
 
     def find_topics(self) -> tuple[list[str], list[TopicMissing]]:
-        """Return the sorted full names of all topics and partitions to read, and an error for each named topic that
-        does not exist.
+        """Return the sorted full names of all topics and partitions to read, and an error for each missing topic: a
+        topic that does not exist although an option contains its name.
         """
         choice = self.options.choice
         missing: list[TopicMissing] = []
@@ -50,8 +50,9 @@ class Planner:
     def topics_once_there(self, sleep: Callable[[float], None] = time.sleep) -> list[str]:
         """Return all topics to read.
 
-        With the option `waitingForNonExistedTopic`, wait until all named topics exist, and at least one topic matches a
-        pattern. Otherwise handle named topics that do not exist as in `require_found`.
+        With the option `waitingForNonExistedTopic`, wait until all topics whose names are in the options exist, or until
+        at least one topic matches the pattern in the options. Otherwise, report missing topics as `require_found`
+        does.
         """
         waited_s = 0.0
         while True:
@@ -67,8 +68,8 @@ class Planner:
             waited_s += WAIT_BETWEEN_LOOKS_S
 
     def require_found(self, topics: Sequence[str], missing: Sequence[TopicMissing]) -> None:
-        """Handle the named topics that do not exist: with failOnDataLoss, or if `topics` is empty, raise the first
-        error of `missing`. Otherwise log a warning for each.
+        """Raise the first error of `missing` if failOnDataLoss is set or `topics` is empty. Otherwise log a warning for
+        each error. The arguments are the results of `find_topics`: existing topics, and an error for each missing topic.
         """
         if missing and (self.options.fail_on_data_loss or not topics):
             raise missing[0]
@@ -76,8 +77,8 @@ class Planner:
             logs.warning("spark.topic_missing", topic=error.topic, reason=str(error))
 
     def starts(self, topics: Sequence[str], bounds: Bounds) -> dict[str, TopicOffset]:
-        """Return the start of each topic according to `bounds`. Topics that were deleted meanwhile are omitted, and
-        handled as lost entries (see `lost`).
+        """Return the start of each topic according to `bounds`. For a topic that does not exist any more, raise DataLoss, or
+        log a warning and omit the topic (see `lost`).
         """
         asked = {topic: bounds.of(topic) for topic in topics}
         unplaced = [topic for topic in topics if asked[topic].kind in {BoundKind.EARLIEST, BoundKind.LATEST}]
@@ -206,8 +207,9 @@ class End:
 
 
 def trimmed_ranges(plan: TopicPlan, size_bytes: int, start: TopicOffset, end: End | None = None) -> list[TopicRange]:
-    """Divide the entries of a topic into ranges of about `size_bytes`. The batch indexes of the ranges exclude messages
-    before `start` in the first entry, and messages after `end` in the last entry.
+    """Divide the planned entries of a topic into ranges of about `size_bytes`. If `start` or `end` is within a batch, the
+    batch indexes of the first or last range exclude the messages before `start` or after `end`. `end` None: read the
+    last entry completely.
     """
     ranges = []
     for one in cut(plan, size_bytes):

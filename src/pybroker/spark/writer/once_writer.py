@@ -236,7 +236,7 @@ def plan_batch(options: WriteOptions) -> OncePlan:
 
 def complete_batch(options: WriteOptions, who: Writer, tasks: int, rows: int) -> None:
     """Record that a batch is complete, so that later attempts skip it. The driver calls this after all tasks succeeded.
-    Raises WriteFailed.
+    Raises WriteFailed, and SinkFenced if another query or a later run of this query writes with the sink id.
     """
 
     async def complete(background: BackgroundClient, topic: TopicName) -> None:

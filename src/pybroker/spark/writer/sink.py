@@ -29,7 +29,9 @@ class PulsarSink:
         return BatchWriter(checked(self.options, schema, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the writer for the batches of a stream. Raises InvalidOptions and RowsRefused."""
+        """Return the writer for the batches of a stream. Raises InvalidOptions, also if `overwrite` is set, and
+        RowsRefused if `schema` has a column that cannot be written, no payload column, or no column for the topic.
+        """
         from pybroker.spark.writer.sink_writer import StreamWriter, checked  # noqa: PLC0415
 
         if overwrite:

@@ -37,8 +37,8 @@ class SinkLog:
         self._sequence_id = 0
 
     async def start(self) -> Position:
-        """Create the notes topic and its subscription if needed. Return the position from which the notes must be read.
-        The driver calls this before a batch.
+        """Create the notes topic and its subscription if needed. Return the position at which the tasks begin to read the
+        notes. The driver calls this before a batch.
         """
         (self._name, *_) = await self._client.partitions(self._name, may_create=True)
         subscribing = Subscribing(SUBSCRIPTION, may_create_topic=True)
@@ -72,8 +72,8 @@ class SinkLog:
                     return
 
     async def open(self, name: str, patience_s: float) -> None:
-        """Open an exclusive producer with this name. Wait at most `patience_s` seconds for a previous producer to
-        close; all its notes are then stored.
+        """Open a producer with this name, which only one producer at a time can use. Wait at most `patience_s` seconds for
+        an earlier producer with this name to close, so that all notes of that producer are stored.
         """
         settings = ProducerSettings(name=name, busy_patience_s=patience_s)
         self._producer = await open_producer(self._client, self._name, settings)

@@ -114,7 +114,7 @@ class SinkState:
         return self.query == writer.query and writer.run in self.runs
 
     def admit(self, writer: Writer, sink_id: str) -> None:
-        """Raise SinkFenced unless this run of the query may write with the sink id."""
+        """Raise SinkFenced if another query, or a later run of this query, writes with the sink id."""
         if self.query != writer.query:
             raise SinkFenced(
                 f"the sink id {sink_id} belongs to the query {self.query}, not to this query {writer.query}: use another sinkId, "

@@ -88,7 +88,9 @@ class PartitionSender:
         self._maker = EntryMaker(producer.name, options.compression, producer.schema_version, txn)
 
     async def send(self, batches: Sequence[RowBatch], written: Written) -> None:
-        """Send `batches` after all earlier ones. Returns when the producer has capacity for more."""
+        """Send `batches` after all earlier ones, and count their rows and entries in `written`. Returns when the producer
+        has capacity for more.
+        """
         now_ms = int(time.time() * 1000)
         for batch in batches:
             for receipt in await self.send_entries(batch, self.next_sequence_id, now_ms, written):
@@ -99,8 +101,8 @@ class PartitionSender:
     async def send_entries(
         self, batch: RowBatch, sequence_id: int, now_ms: int, written: Written
     ) -> list[asyncio.Future[EntryId]]:
-        """Send `batch` as one entry. A row that is too large for an entry is sent in chunks, one entry for each. Return
-        one future for each entry, which completes when the entry is stored.
+        """Send `batch` as one entry. A row that is too large for an entry is sent in chunks, one entry for each. Add the
+        entries to the count in `written`. Return one future for each entry, which completes when the entry is stored.
         """
         receipts = []
         for entry in self._entries(batch, sequence_id, now_ms):

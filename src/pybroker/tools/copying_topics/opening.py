@@ -47,7 +47,9 @@ class Side:
 
 
 async def open_local(config: BrokerConfig, *, must_exist: bool, opened: AsyncExitStack) -> Side:
-    """Lock and open the data directory. Raises StoreError, DataDirectoryInUse, ForeignDirectory and OSError."""
+    """Lock and open the data directory; `opened` closes it. Raises DataDirectoryInUse, OSError, ForeignDirectory if the
+    directory has files but is not a broker's, and StoreError, also if `must_exist` is set and `metadata.db` is missing.
+    """
     directory = Path(config.data_directory)
     if must_exist and not (directory / METADATA_FILE).exists():
         raise StoreError(
