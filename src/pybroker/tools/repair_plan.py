@@ -99,7 +99,7 @@ def span(ledger_id: int, first_id: int, count: int) -> str:
 
 
 def lost_places(topic_of: Mapping[int, str], pieces: Mapping[int, list[Piece]]) -> list[str]:
-    """Return a text, with topic and positions, for each range of lost entries in `pieces`. `topic_of`: topics by ledger."""
+    """Return a text, with topic and positions, for each range of lost entries in `pieces`. `topic_of`: topics by ledger id."""
     return [
         f"{topic_of.get(ledger_id, 'no topic')}, {span(ledger_id, piece.first_entry_id, piece.count)}: "
         "no file contains these entries"
