@@ -99,8 +99,8 @@ class Slots(Generic[T]):
         return unsettled
 
     def settle(self, occupant: T) -> None:
-        """Mark `occupant` as being served. After that it is displaced only if the option `displaces_settled` is set and all
-        occupants are being served. Does nothing if it has no slot.
+        """Mark `occupant` as being served. After that it is displaced only if the option `displaces_settled` is set and no
+        unsettled occupant can be displaced instead. Does nothing if it has no slot.
         """
         address = self._address_of.get(occupant)
         if address is not None and occupant in self._unsettled:
