@@ -118,7 +118,10 @@ def _cpu_s(broker: Broker) -> float:
 def _publish(broker: Broker, seconds: int, *options: str) -> tuple[Figures, str]:
     before_s = _cpu_s(broker)
     log = _Perf("produce", broker, "-time", seconds, *options, _topic()).log(seconds + TIMEOUT_S)
-    cpu_us = (_cpu_s(broker) - before_s) / number_in(log, _SENT) * 1e6
+    sent = number_in(log, _SENT)
+    if not sent:
+        raise PerfFailed(f"pulsar-perf has sent no message: {log[-200:]}")
+    cpu_us = (_cpu_s(broker) - before_s) / sent * 1e6
     return {CPU: cpu_us, RATE: steady_rate(log), P99: number_in(log, _P99)}, log
 
 

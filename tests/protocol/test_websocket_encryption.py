@@ -133,7 +133,7 @@ async def test_plain_and_encrypted_messages_arrive_in_order(broker: EmbeddedBrok
         ("", "the parameter contains no key name"),
         (",", "the parameter contains no key name"),
         (",".join(f"k{number}" for number in range(17)), "more than 16 keys"),
-        (base64.b64encode(b"{}").decode(), "a key in the JSON object has no name or no keyValue"),
+        (base64.b64encode(b"{}").decode(), "an encryption key in the JSON object has an empty name or no keyValue"),
     ],
 )
 async def test_producer_with_unusable_key_is_refused(broker: EmbeddedBroker, names: str, reason: str) -> None:

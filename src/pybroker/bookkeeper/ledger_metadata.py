@@ -141,8 +141,8 @@ def _checked(form: LedgerMetadataFormat) -> LedgerMetadata:
     for segment, later in pairwise(segments):
         if segment.first_entry_id >= later.first_entry_id:
             raise InvalidMetadata(
-                f"The ledger metadata are damaged: the ensemble that begins at entry {later.first_entry_id} follows "
-                f"the ensemble that begins at entry {segment.first_entry_id}."
+                "The ledger metadata are damaged: the ensembles are not in the order of their first entries "
+                f"({segment.first_entry_id}, then {later.first_entry_id})."
             )
     if any(len(each.ensemble) != quorums.ensemble_size for each in segments):
         raise InvalidMetadata(

@@ -78,7 +78,7 @@ class Code(Enum):
     BROKER_NOT_REGISTERED = (
         "broker-not-registered",
         "This broker is not registered in its cluster, so no bundle is assigned to it.",
-        "Remove the cause that the finding's text names. The broker tries to register each second.",
+        "Remove the cause, which is the error in the text of this finding. The broker tries to register each second.",
     )
     LOAD_MANAGER_CONFLICT = (
         "load-manager-conflict",

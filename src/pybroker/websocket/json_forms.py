@@ -199,7 +199,7 @@ def encryption_keys(text: str) -> tuple[EncryptionKey, ...] | tuple[str, ...]:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if not found or any(not name.strip() or not key.keyValue for name, key in found.items()):
-        raise ValueError("a key in the JSON object has no name or no keyValue")
+        raise ValueError("an encryption key in the JSON object has an empty name or no keyValue")
     return tuple(EncryptionKey(name.strip(), key.keyValue or b"", key.metadata or {}) for name, key in found.items())
 
 

@@ -156,8 +156,9 @@ class EntryReads:
         return None if run is None else (run,)
 
     async def stored(self, plan: ReadPlan) -> AsyncIterator[EntryRun | None]:
-        """Read the plan's entries from the store, and yield them. A final None means that some entries could not be
-        read now; the caller then returns the plan to the dispatcher (`give_back`). Raises StoreError.
+        """Read the plan's entries from the store, and yield them. Call it directly after `cached(plan)` has returned None. A
+        final None means that some entries could not be read now; the caller then returns the plan to the dispatcher
+        (`give_back`), which plans them again. Raises StoreError.
         """
         if plan.replay is not None:
             async for run in self._replay_stored(plan):
