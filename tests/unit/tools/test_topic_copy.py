@@ -348,7 +348,7 @@ def test_position_in_trimmed_ledger_maps_to_the_next_one() -> None:
     assert positions.mark(Position(7, 2)) == (71, -1)
     assert positions.mark(Position(12, 2)) == (71, 2)
     assert positions.entry(Position(3, 1)) == (60, 1)
-    with pytest.raises(StoreError, match="does not list"):
+    with pytest.raises(StoreError, match="its ledger is missing"):
         positions.entry(Position(8, 0))
 
 
