@@ -101,7 +101,9 @@ class SingleActiveDispatcher(Dispatcher):
         return BlockedReason.NO_CONSUMER if self._active is None else self._active.blocked_reason()
 
     def give_back(self, plan: ReadPlan) -> None:
-        """Do nothing: the next read returns the missing entries, because the cursor's read position did not move."""
+        """Do nothing. The cursor's read position has not moved past the entries of `plan` that were not read, so the next
+        plan contains them.
+        """
 
     def assign(self, plan: ReadPlan, run: AssignInput) -> list[Delivery]:
         active = self._active
