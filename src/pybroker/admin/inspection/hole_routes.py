@@ -24,9 +24,9 @@ async def ack_holes(call: Call) -> Response:
     """Return the gaps in a subscription's acknowledgements, and why ledgers of the topic are not trimmed.
 
     The response contains the mark-delete position, the oldest unacknowledged message with its age, and the first
-    `limit` acknowledged ranges after the mark-delete position. In `held`, `ledgers` and `bytes` count the ledgers that
-    this subscription retains. `reasons` lists cursors, read leases, retention and open transactions that retain
-    ledgers; a ledger can have several reasons.
+    `limit` acknowledged ranges after the mark-delete position. The object `held` has the number and the
+    bytes of the ledgers that this subscription retains (`ledgers`, `bytes`). `reasons` lists the cursors, read leases,
+    retention and open transactions that retain ledgers of the topic; a ledger can have several reasons.
     """
     subscription = await single_subscription(call, "Listing gaps in acknowledgements")
     limit = page_limit(call)

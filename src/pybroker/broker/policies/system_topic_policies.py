@@ -242,8 +242,8 @@ class SystemTopicPolicies(TopicPoliciesStore):
         self._notify(topic, namespace.table.in_force(topic))
 
     async def documents(self, namespace: NamespaceName) -> dict[str, tuple[TopicName, TopicPolicies]]:
-        """Return the topic policies in the metadata store, where imports and brokers with local ledgers store them. The
-        key is the path of the document. Raises StoreError.
+        """Return the topic policies that are in the metadata store, not in the system topic, by the path of the document.
+        `pybroker metadata import` and brokers with local ledgers store them there. Raises StoreError.
         """
         store = self._broker_context.metadata_store
         parent = f"{metadata_paths.TOPIC_POLICIES}/{namespace}"

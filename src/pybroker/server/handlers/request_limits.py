@@ -27,7 +27,7 @@ def require_small_properties(pairs: Pairs, limit: int, limit_key: str, error: ty
     """
     if len(pairs) > limit:
         raise error(
-            f"the request has {len(pairs)} {owner} properties, but all of them together may have only {limit} bytes ({limit_key})"
+            f"the request has {len(pairs)} {owner} properties, more than fit into the {limit} bytes of {limit_key}"
         )
     size_bytes = sum(len(pair.key) + len(pair.value) for pair in pairs)
     if size_bytes > limit:
