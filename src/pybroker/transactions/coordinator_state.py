@@ -251,7 +251,7 @@ class CoordinatorState:
         of = transaction.label
         if of is not None and action is TxnAction.COMMIT and transaction.status is Status.OPEN:
             raise InvalidTxnStatus(
-                f"transaction {transaction.id} was opened for batch {of.batch} of the transactional sink {of.sink} and can be "
+                f"transaction {transaction.id} was opened for batch {of.batch} of the sink {of.sink} and can be "
                 "committed only with this batch (POST /admin/v3/transactions/sinks/.../commit)"
             )
         if transaction.status is not Status.OPEN:
