@@ -202,8 +202,8 @@ class ZooKeeperMetadataStore(MetadataStore):
             return None
 
     async def children(self, path: str) -> list[str]:
-        """Return the names of the nodes directly below `path`. They may include a parent without values, until
-        ZooKeeper deletes it.
+        """Return the names of the nodes directly below `path`. They may include a node without a value below which all
+        nodes were deleted, until ZooKeeper deletes this node too.
         """
         try:
             names = await self._read(lambda: self._client.children(path), path)

@@ -49,8 +49,8 @@ class KeyCounts:
             self._shrink()
 
     def of_hashes(self, owners: Owners) -> dict[str, KeyCount]:
-        """Return the counts by consumer name, according to the `owners` of the hashes. Keys with a hash that no consumer
-        owns are counted under the empty name.
+        """Return the messages and bytes of all keys by the name of the consumer that owns the key's hash, according to
+        `owners`. Those of keys whose hash no consumer owns are under the empty name.
         """
         shares: dict[str, KeyCount] = {}
         for sticky_hash, count in zip(owners.sticky_hashes(self.keys), self.keys.values(), strict=True):

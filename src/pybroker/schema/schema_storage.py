@@ -62,8 +62,8 @@ class SchemaStorage(ABC):
 
     @abstractmethod
     def topic_path_of_change(self, path: str) -> str:
-        """Return the `topic_path` of the topic whose schemas are in the changed metadata document at `path`. For another
-        path below `root`, return a path without schemas.
+        """Return the `topic_path` of the topic whose schemas are in the changed metadata document at `path`. If the
+        document contains no schemas of a topic, return a path below which no schemas are stored.
         """
 
     @abstractmethod
