@@ -47,10 +47,10 @@ class Publisher(Peer):
     def close_producer(self, producer_id: int) -> None: ...
 
     def producer_ready(self, producer_id: int) -> None:
-        raise AssertionError("an internal producer never waits for exclusive access")
+        raise AssertionError("this is a bug: the own producers of the broker never wait for exclusive access")
 
     def producer_refused(self, producer_id: int, refusal: BrokerError) -> None:
-        raise AssertionError("an internal producer never waits for exclusive access")
+        raise AssertionError("this is a bug: the own producers of the broker never wait for exclusive access")
 
     def producer_fenced(self, producer_id: int) -> None: ...
 
