@@ -44,7 +44,7 @@ def test_every_action_has_a_situation_in_which_it_is_carried_out() -> None:
         for name, function in inspect.getmembers(actions, inspect.isfunction)
         if function.__module__ == actions.__name__ and not name.startswith("_")
     }
-    helpers = {"topic_path", "subscription_path", "hand_over"}
+    helpers = {"topic_path", "subscription_path", "hand_over", "of_open_transaction"}
     assert suggested - helpers == frozenset().union(*(each.used for each in SITUATIONS))
 
 
