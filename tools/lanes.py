@@ -11,6 +11,7 @@ machine, and the list names the reason. All lanes run even if an earlier one fai
 from __future__ import annotations
 
 import argparse
+import codecs
 import importlib.util
 import os
 import re
@@ -93,6 +94,8 @@ TEST_LIMIT_S = 600
 SILENT_S = 900.0
 """A command that prints nothing for this time is ended. It is longer than `TEST_LIMIT_S`."""
 POLL_S = 1.0
+LONGEST_LINE = 10_000
+"""Maximum length of the last line of an output, in characters."""
 COUNTED = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected)\b")
 LEAST_JAVA = 17
 
@@ -210,7 +213,8 @@ def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ..
     `SILENT_S`: it is ended then. Processes that the command has left behind may keep the output open, so only the end
     of the command itself counts.
     """
-    output = bytearray()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    end = ""
     started_s = last_output_s = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
@@ -221,8 +225,9 @@ def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ..
                 part = os.read(pipe, 1 << 16)
                 if not part:
                     break
-                output += part
-                sys.stdout.write(part.decode(errors="replace"))
+                text = decoder.decode(part)
+                end = (end + text)[-LONGEST_LINE:]
+                sys.stdout.write(text)
                 sys.stdout.flush()
                 last_output_s = time.monotonic()
             elif has_ended:
@@ -234,7 +239,7 @@ def run_and_show(command: list[str], outcome: Outcome, *, is_fine: tuple[int, ..
                 break
     outcome.is_failed |= process.returncode not in is_fine
     outcome.took_s += time.monotonic() - started_s
-    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in end.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
 
